@@ -1,0 +1,29 @@
+"""The names in a run folder, written once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+RUNS = "runs"
+RUN_FILE = "run.json"
+EVENTS_FILE = "events.jsonl"
+CHECKPOINTS = "checkpoints"
+SAMPLES = "samples"
+STOP_FILE = "stop-requested"  # `nanoscope stop` leaves it; the loop looks for it between steps
+PID_FILE = "running.json"  # process id, host and start of the process that is training; gone when it has ended
+
+STEP_FOLDER = re.compile(r"step-(\d{6,})$")
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    return run / CHECKPOINTS / f"step-{step:06d}"
+
+
+def step_of(folder: Path) -> int | None:
+    found = STEP_FOLDER.match(folder.name)
+    return int(found[1]) if found else None
+
+
+def is_run(path: Path) -> bool:
+    return (path / RUN_FILE).is_file()
