@@ -1,0 +1,96 @@
+"""What analysis found and explained, as text for a terminal or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from nanoscope.errors import UserError
+from nanoscope.message import Message, msg
+from nanoscope.present.blocks import GAP, Block, plain
+from nanoscope.present.words import paragraphs, show, tied
+
+if TYPE_CHECKING:
+    from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
+    from nanoscope.analysis.diagnose import Diagnosis
+
+SURENESS = {"certain": msg("certain"), "likely": msg("likely"), "possible": msg("possible")}
+
+
+def findings(diagnosis: Diagnosis, lang: str = "en", width: int = 80) -> str:
+    return plain(findings_blocks(diagnosis, lang), width)
+
+
+def findings_blocks(diagnosis: Diagnosis, lang: str = "en") -> list[Block]:
+    blocks: list[Block] = []
+    for number, finding in enumerate(diagnosis.findings, 1):
+        blocks += [*finding_blocks(finding, number, lang), GAP]
+    if not diagnosis.findings:
+        blocks += [Block(tied(msg("Nothing stands out."), lang), "good"), GAP]
+    return blocks + not_checked_blocks(diagnosis.not_checked, lang)
+
+
+def finding_blocks(finding: Finding, number: int, lang: str) -> list[Block]:
+    said = msg("{sureness}: {claim}", sureness=SURENESS[finding.sureness], claim=finding.claim)
+    head = Block(f"{tied(said, lang)} ({finding.code})", finding.sureness, mark=f"{number}. ")
+    blocks = [head, *(Block(evidence_line(item, lang), indent=3, mark="- ") for item in finding.evidence)]
+    if finding.change is not None:
+        blocks += change_blocks(finding.change, lang)
+    return [*blocks, Block(tied(msg("This is wrong if {what}", what=finding.wrong_if), lang), "note", indent=3)]
+
+
+def evidence_line(item: Evidence, lang: str) -> str:
+    said = msg(
+        "{what}: {seen}, usual {usual} ({where}; {how})",
+        what=item.what, seen=show(item.seen, item.kind, lang), usual=show(item.usual, item.kind, lang), where=item.where, how=item.how,
+    )  # fmt: skip
+    return tied(said, lang)
+
+
+def change_blocks(change: Change, lang: str) -> list[Block]:
+    blocks = [Block(tied(msg("To do: {what}", what=change.words), lang), indent=3)]
+    if change.key:
+        blocks.append(Block(setting_line(change), "command", indent=5))
+    if change.command:
+        blocks.append(Block(change.command, "command", indent=5))
+    return blocks
+
+
+def setting_line(change: Change) -> str:
+    new = f"{change.key} = {show(change.new, 'rate')}"
+    return new if change.old is None else f"{new}   # {show(change.old, 'rate')}"
+
+
+def not_checked_blocks(unchecked: Iterable[NotChecked], lang: str) -> list[Block]:
+    """Grouped by reason: one missing fact often keeps several rules from being tried."""
+    by_reason: dict[str, list[str]] = {}
+    for item in unchecked:
+        by_reason.setdefault(tied(item.because, lang), []).append(item.code)
+    if not by_reason:
+        return []
+    head = Block(tied(msg("Not checked"), lang), "head")
+    return [head, *(Block(f"{', '.join(codes)}: {reason}", "note", indent=2, mark="- ") for reason, codes in by_reason.items())]
+
+
+def faults_blocks(error: UserError, lang: str = "en") -> list[Block]:
+    blocks = []
+    for fault in error.faults:
+        blocks.append(Block(tied(msg("error: {what}", what=fault.what), lang), "bad"))
+        if fault.where is not None:
+            blocks.append(Block(tied(msg("in: {where}", where=fault.where), lang), indent=2))
+        if fault.fix is not None:
+            blocks.append(Block(tied(msg("fix: {fix}", fix=fault.fix), lang), indent=2))
+    return blocks
+
+
+def page_blocks(docstring: str, lang: str = "en") -> list[Block]:
+    """A symptom's page, from its module's docstring."""
+    blocks: list[Block] = []
+    for paragraph in paragraphs(docstring, lang):
+        is_literal = paragraph.startswith("    ")
+        blocks += [Block(paragraph, "quote" if is_literal else "body"), GAP]
+    return blocks[:-1]
+
+
+def list_blocks(messages: Sequence[Message], lang: str, indent: int = 2) -> list[Block]:
+    return [Block(tied(message, lang), indent=indent, mark="- ") for message in messages]
