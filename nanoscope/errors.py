@@ -20,6 +20,8 @@ class Fault:
 class UserError(Exception):
     """Raised with every fault that was found, so that a user mends a config once and not five times."""
 
+    exit_code = 1
+
     def __init__(self, *faults: Fault):
         assert faults, "a UserError needs at least one fault"
         self.faults = faults

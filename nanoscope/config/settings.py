@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nanoscope.config.fields import Config
+from nanoscope.message import Message
 
 
 @dataclass(frozen=True)
@@ -16,3 +17,4 @@ class Settings:
     unused: Mapping[str, object] = field(default_factory=dict)  # keys of a config file that nanoscope does not have
     preset: str = ""
     comments: tuple[str, ...] = ()  # comments of the config file, for checking what they claim
+    notes: tuple[Message, ...] = ()  # what was passed over while reading, for the user to know

@@ -142,9 +142,10 @@ class Run:
     evals: Evals
     known: Mapping[str, Known] = field(default_factory=dict)
     """Facts by name. nanoGPT's config names keep their meaning; besides them: vocab_size, dataset_tokens (train split), val_tokens,
-    bytes_per_token, unigram_nats, bigram_nats (entropies of the train split), hardware, devices (how many), parameters (as printed), parameters_total,
-    tokens_per_update, flops_per_token, peak_flops, peak_origin, torch, trainer_version, data_fingerprint, tokenizer_fingerprint, claimed_parameters,
-    arch, wall_s, machine, state (running, finished, stopped, failed), comments (config comments and names that claim something)."""
+    bytes_per_token, unigram_nats and bigram_nats (entropies of the train split), hardware, devices (how many), parameters (as printed),
+    parameters_total, tokens_per_update, flops_per_token, peak_flops, peak_origin, torch, trainer_version, data_fingerprint,
+    tokenizer_fingerprint, claimed_parameters, arch, wall_s, machine, state (running, finished, stopped, failed), comments
+    (config comments and names that claim something)."""
     marks: tuple[Mark, ...] = ()
     reading: Reading = field(default_factory=Reading)
     time_parts: Mapping[str, float] = field(default_factory=dict)  # seconds by part of events.PARTS, where recorded

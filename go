@@ -1,0 +1,52 @@
+#!/bin/sh
+# Sets nanoscope up in .venv beside this file and runs it; seconds on the second call.
+#   ./go                 train the quickstart on the built-in corpus
+#   ./go test            ruff, mypy and the default tests (./go test tests/data -k char: only these)
+#   ./go test-heavy      the tests that kill processes, open browsers and start several ranks
+#   ./go COMMAND ...     any command of nanoscope: ./go explain train.log
+set -eu
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+python="$here/.venv/bin/python"
+
+setup() { # setup EXTRA: installs nanoscope[EXTRA] unless this very pyproject.toml is installed already
+    if [ ! -x "$python" ]; then
+        "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+            echo "nanoscope needs Python 3.11 or newer; name one with PYTHON=/path/to/python3 ./go" >&2
+            exit 1
+        }
+        "${PYTHON:-python3}" -m venv "$here/.venv"
+    fi
+    mark="$here/.venv/installed-$1"
+    if ! cmp -s "$here/pyproject.toml" "$mark"; then
+        echo "setting up .venv (once; torch is the large one) ..." >&2
+        "$python" -m pip install --quiet --disable-pip-version-check --editable "$here[$1]"
+        cp "$here/pyproject.toml" "$mark"
+    fi
+}
+
+case "${1-}" in
+test)
+    shift
+    setup dev
+    cd "$here"
+    if [ $# -eq 0 ]; then
+        "$python" -m ruff check .
+        "$python" -m mypy
+    fi
+    exec "$python" -m pytest "$@"
+    ;;
+test-heavy)
+    shift
+    setup dev
+    cd "$here"
+    exec "$python" -m pytest -m heavy --timeout=1200 "$@"
+    ;;
+"")
+    setup all
+    exec "$here/.venv/bin/nanoscope" train
+    ;;
+*)
+    setup all
+    exec "$here/.venv/bin/nanoscope" "$@"
+    ;;
+esac

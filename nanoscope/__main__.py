@@ -1,0 +1,5 @@
+import sys
+
+from nanoscope.cli import main
+
+sys.exit(main())

@@ -1,0 +1,95 @@
+"""argparse as nanoGPT's users expect it: `--key=value` and `--key value`, dashes and underscores alike, any setting as an option."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from nanoscope.config.fields import settings
+from nanoscope.errors import Fault, UserError
+from nanoscope.message import Message, msg
+
+
+class UsageError(UserError):
+    """The call itself is off."""
+
+    exit_code = 2
+
+
+class Parser(argparse.ArgumentParser):
+    def __init__(self, name: str):
+        super().__init__(prog=f"nanoscope {name}", allow_abbrev=False, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.with_settings = False
+        self.add_argument("--help", "-h", action="store_true", help=argparse.SUPPRESS)
+
+    def takes_settings(self) -> None:
+        """Any `--key=value` that this parser does not know goes into `given.overrides`, for `config.load` to judge with all the others."""
+        self.with_settings = True
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            Fault(
+                msg("{problem}", problem=message),
+                where=msg("{command:code}", command=self.prog),
+                fix=msg("see {command:code}", command=f"{self.prog} --help"),
+            )
+        )
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        own, overrides = self._separate([_with_underscores(word) for word in argv])
+        if "--help" in own or "-h" in own:
+            return argparse.Namespace(help=True)
+        given = self.parse_args(own)
+        given.overrides = overrides
+        return given
+
+    def _separate(self, argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+        """This parser's own words, and the settings among them."""
+        own: list[str] = []
+        overrides: list[tuple[str, str]] = []
+        words = iter(range(len(argv)))
+        for i in words:
+            word = argv[i]
+            if word == "--":
+                own += argv[i:]
+                break
+            name, has_value, value = word.partition("=")
+            if not word.startswith("--") or name in self._option_string_actions:
+                own.append(word)
+                continue
+            key = name[2:]
+            if not self.with_settings:
+                raise UsageError(self._unknown(name))
+            following = argv[i + 1] if i + 1 < len(argv) else "--"
+            if has_value:
+                overrides.append((key, value))
+            elif key in settings() and settings()[key].type is bool and following.lower() not in ("true", "false", "auto", "0", "1"):
+                overrides.append((key, "True"))
+            elif not following.startswith("--"):
+                overrides.append((key, following))
+                next(words)
+            else:
+                what = msg("{option:code} needs a value", option=name)
+                raise UsageError(Fault(what, fix=msg("write {option:code}", option=f"{name}=VALUE")))
+        return own, overrides
+
+    def _unknown(self, name: str) -> Fault:
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        return Fault(
+            msg("{command:code} has no option {option:code}", command=self.prog, option=name),
+            fix=did_you_mean(name, known) or msg("see {command:code}", command=f"{self.prog} --help"),
+        )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> Message | None:
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return msg("did you mean {nearest:code}?", nearest=near[0]) if near else None
+
+
+def _with_underscores(word: str) -> str:
+    if not word.startswith("--") or word == "--":
+        return word
+    name, equals, value = word.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value
