@@ -71,7 +71,7 @@ def _pairs(config: Config, came_from: Mapping[str, str]) -> Iterator[tuple[tuple
             ("warmup_iters", "max_iters"),
             Fault(
                 msg(
-                    "the warm-up ({warmup:count} updates) is as long as the whole run ({total:count}): the full rate would never be reached",
+                    "the warm-up ({warmup:count} updates) is as long as the run ({total:count}): the full rate would never be reached",
                     warmup=config.warmup_iters,
                     total=config.max_iters,
                 ),

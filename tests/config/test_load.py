@@ -104,7 +104,7 @@ def test_all_faults_are_told_at_once():
         "dropout = -1.0 is too small",
         "dtype = int8 is not one of its choices",
         "n_embd = 100 does not divide into n_head = 6",
-        "the warm-up (9,000 updates) is as long as the whole run (5,000): the full rate would never be reached",
+        "the warm-up (9,000 updates) is as long as the run (5,000): the full rate would never be reached",
     }
 
 
