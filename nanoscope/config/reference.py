@@ -49,7 +49,7 @@ def _range(known: Setting) -> str:
         return ", ".join(f"`{choice}`" for choice in known.choices)
     if known.low is None:
         return "True, False" if known.type is bool else ""
-    return f"{known.low:g} to {known.high:g}"
+    return f"{known.low:,} to {known.high:,}"
 
 
 if __name__ == "__main__":
