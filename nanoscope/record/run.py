@@ -36,6 +36,7 @@ class Steps:
     data_s: Column
     loss_scale: Column
     memory_bytes: Column
+    not_finite: Column  # 1.0 where the loss was said and is NaN or infinite, 2.0 the gradient norm, 3.0 both; else 0.0 or NaN
 
     def __len__(self) -> int:
         return len(self.step)
@@ -55,6 +56,7 @@ class Evals:
     at_s: Column
     line: Column
     printed: Column
+    not_finite: Column  # 1.0 where the train loss was said and is NaN or infinite, 2.0 the val loss, 3.0 both; else 0.0 or NaN
     batches: tuple[str, ...] = ()  # fingerprint of the val tokens of each row, where kept
     val_batch_losses: tuple[Column, ...] = ()  # per-batch val losses of each row, where kept
     train_batch_losses: tuple[Column, ...] = ()
