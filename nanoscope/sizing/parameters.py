@@ -32,6 +32,8 @@ EMBEDDINGS = ("token embedding", "position embedding", "head", "n-gram tables")
 def parameters(shape: Shape) -> Parameters:
     if shape.arch == "gpt2":
         return _gpt2(shape)
+    if shape.arch == "modern":
+        return _modern(shape)
     raise fault(
         msg("the sizes of arch = {arch:code} are not known without building it", arch=shape.arch),
         fix=msg("use {one:code} or {other:code}", one="gpt2", other="modern"),
@@ -58,3 +60,18 @@ def _gpt2(shape: Shape) -> Parameters:
         parts, matmul=12 * layers * width * width + shape.vocab_size * width,
         as_nanogpt_prints=sum(parts.values()) - parts["position embedding"],
     )  # fmt: skip
+
+
+def _modern(shape: Shape) -> Parameters:
+    """model/modern.py: a head of its own, norms without weights, rotary positions; lookups in the n-gram tables cost no multiplication."""
+    width, layers = shape.n_embd, shape.n_layer
+    parts = {
+        "token embedding": shape.vocab_size * width,
+        "n-gram tables": 2 * shape.ngram_rows * width,
+        "token shift": width if shape.token_shift else 0,
+        "attention": 4 * layers * width * width,
+        "mlp": 8 * layers * width * width,
+        "head": shape.vocab_size * width,
+    }
+    total = sum(parts.values())
+    return Parameters(parts, matmul=12 * layers * width * width + shape.vocab_size * width, as_nanogpt_prints=total)

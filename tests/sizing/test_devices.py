@@ -8,7 +8,8 @@ PUBLISHED_TFLOPS = {
     "RTX 3060": 25.5, "RTX 3060 Ti": 32.4, "RTX 3070": 40.6, "RTX 3080": 59.5, "RTX 3080 Ti": 68.2, "RTX 3090": 71.2, "RTX 3090 Ti": 80.0,
     "RTX 4060": 30.2, "RTX 4060 Ti": 44.1, "RTX 4070": 58.3, "RTX 4070 Super": 71.0, "RTX 4070 Ti": 80.2, "RTX 4070 Ti Super": 88.2,
     "RTX 4080": 97.5, "RTX 4080 Super": 104.4, "RTX 4090": 165.2, "RTX 5060": 38.4, "RTX 5060 Ti": 47.4, "RTX 5070": 61.7,
-    "RTX 5070 Ti": 87.9,    "RTX 5080": 112.6, "RTX 5090": 209.5, "RTX A6000": 154.8, "RTX 6000 Ada": 364, "A100": 312, "H100": 989, "A10": 125, "L4": 121,
+    "RTX 5070 Ti": 87.9,
+    "RTX 5080": 112.6, "RTX 5090": 209.5, "RTX A6000": 154.8, "RTX 6000 Ada": 364, "A100": 312, "H100": 989, "A10": 125, "L4": 121,
 }  # fmt: skip
 
 
@@ -26,7 +27,8 @@ def test_the_peak_is_the_whitepaper_s_to_half_a_per_cent(name, tflops):
         ("A100 (several)", "A100", None), ("A100 SXM4 (several)", "A100", None), ("NVIDIA A100-SXM4-40GB", "A100", 1),
         ("4x V100 16GB", "V100", 4), ("MacBook Pro M3 Max 64GB", "M3 Max", 1), ("Colab, poster says Tesla K80", "K80", 1),
         ("4x RTX A4500", "RTX A4500", 4), ("NVIDIA L40S", "L40S", 1), ("NVIDIA L4", "L4", 1), ("Tesla T4", "T4", 1),
-        ("H100 PCIe", "H100 PCIe", 1),        ("AMD MI300X (ROCm port of llm.c)", "MI300X", 1), ("Apple M2", "M2", 1), ("A100 x 4", "A100", 4), ("2 × RTX 3090", "RTX 3090", 2),
+        ("H100 PCIe", "H100 PCIe", 1),
+        ("AMD MI300X (ROCm port of llm.c)", "MI300X", 1), ("Apple M2", "M2", 1), ("A100 x 4", "A100", 4), ("2 × RTX 3090", "RTX 3090", 2),
     ],
 )  # fmt: skip
 def test_names_as_people_write_them(text, name, count):
