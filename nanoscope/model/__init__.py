@@ -52,7 +52,9 @@ def build(config: Config, vocab_size: int) -> nn.Module:
 def own_model_class(path: Path) -> type[nn.Module]:
     """The class `Model` of a user's file. The file is run: its owner named it on the command line."""
     if not path.is_file():
-        raise fault(msg("there is no model file {path:code}", path=str(path)), fix=msg("give the path of a file that defines a class Model"))
+        raise fault(
+            msg("there is no model file {path:code}", path=str(path)), fix=msg("give the path of a file that defines a class Model")
+        )
     name = f"nanoscope_own_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

@@ -52,9 +52,9 @@ class GPT2(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        for block in self.blocks:
-            for projection in (block.attention.out, block.mlp.down):
-                nn.init.normal_(projection.weight, std=0.02 / math.sqrt(2 * n_layer))
+        for name, weight in self.named_parameters():
+            if name.endswith(("attention.out.weight", "mlp.down.weight")):
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * n_layer))
 
 
 class Block(nn.Module):
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         if cache is not None:
             k, v, mask = cache.extend(k, v)
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and T == k.shape[2])
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and k.shape[2] == T)
         return F.dropout(self.out(y.transpose(1, 2).reshape(B, T, d)), self.dropout, self.training)
 
 

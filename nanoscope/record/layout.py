@@ -12,6 +12,7 @@ CHECKPOINTS = "checkpoints"
 SAMPLES = "samples"
 STOP_FILE = "stop-requested"  # `nanoscope stop` leaves it; the loop looks for it between steps
 PID_FILE = "running.json"  # process id, host and start of the process that is training; gone when it has ended
+OUTPUT_FILE = "output.log"  # what a run that was started with --detach printed
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})$")
 
@@ -27,3 +28,9 @@ def step_of(folder: Path) -> int | None:
 
 def is_run(path: Path) -> bool:
     return (path / RUN_FILE).is_file()
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """The run's checkpoints, newest first. Whether one is whole is for `checkpoint` to say."""
+    found = [folder for folder in (run / CHECKPOINTS).glob("step-*") if step_of(folder) is not None]
+    return sorted(found, key=lambda folder: step_of(folder) or 0, reverse=True)

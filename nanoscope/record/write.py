@@ -1,0 +1,208 @@
+"""Writing the record of a run: `run.json` once, `events.jsonl` one line at a time.
+
+`run.json` holds what a run was asked to be and what it ran on:
+
+    {"format": 1, "name": …, "created_at_s": …,
+     "config": {every setting},  "came_from": {setting: where its value came from},  "preset": …,
+     "data": {"fingerprint": …, "tokenizer_fingerprint": …, "facts": {train_tokens, val_tokens, …}},
+     "machine": {"hardware", "device", "dtype", "threads", "peak_flops", "peak_origin", …},
+     "versions": {"nanoscope", "torch", …},
+     "sizes": {"vocab_size", "parameters_total", "parameters", "flops_per_token", "tokens_per_update"},
+     "parent": null | {"run": folder, "step": …}}
+
+A failure to write an event never stops a training: it is counted and told in the run's last event (`events_lost`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nanoscope import files
+from nanoscope.errors import fault
+from nanoscope.message import msg
+from nanoscope.record import events
+from nanoscope.record.layout import EVENTS_FILE, PID_FILE, RUN_FILE, STOP_FILE, is_run
+
+Emit = Callable[[events.Event], None]
+
+
+class Recorder:
+    """Called with an event, appends it to the run's record, stamped with the time and the attempt. Opens the file at the first event."""
+
+    def __init__(self, run: Path):
+        self.run = run
+        self.attempt = 1
+        self.events_lost = 0
+        self.lost_because = ""
+        self._file: int | None = None
+        self._line_is_open = False  # a full disk cut the last line short
+        self._encode = msgspec.json.Encoder().encode
+
+    def __call__(self, event: events.Event) -> None:
+        changes: dict[str, Any] = {"attempt": self.attempt}
+        if isinstance(event, events.RunEnded):
+            changes |= {"events_lost": event.events_lost + self.events_lost, "lost_because": event.lost_because or self.lost_because}
+        try:
+            if self._file is None:
+                self._open()
+                changes["attempt"] = self.attempt
+            assert self._file is not None
+            stamped = msgspec.structs.replace(event, at_s=event.at_s or time.time(), **changes)
+            line = (b"\n" if self._line_is_open else b"") + self._encode(writable(stamped)) + b"\n"
+            # One write() to a file opened for appending: lines of two processes never mix, and a kill tears at most the last one.
+            written = os.write(self._file, line)
+            self._line_is_open = written < len(line)
+            if self._line_is_open:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:  # a full disk must not end a training
+            self.events_lost += 1
+            self.lost_because = self.lost_because or str(error)
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> None:
+        self.run.mkdir(parents=True, exist_ok=True)
+        path = self.run / EVENTS_FILE
+        self.attempt = mend(path) + 1
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def fan_out(*listeners: Emit) -> Emit:
+    """One emit function for several listeners, called in order."""
+
+    def emit(event: events.Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return emit
+
+
+def mend(path: Path) -> int:
+    """Ends a line that a kill tore, so that the next event stands on its own; gives the last attempt's number (0: no events)."""
+    try:
+        with open(path, "rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - (1 << 20))
+            file.seek(start)
+            tail = file.read()
+            if tail and not tail.endswith(b"\n"):
+                file.write(b"\n")
+    except FileNotFoundError:
+        return 0
+    for line in reversed(tail.splitlines()):
+        with contextlib.suppress(ValueError, AttributeError):
+            return int(json.loads(line).get("attempt", 1))
+    return 1 if size else 0
+
+
+def writable(event: events.Event) -> events.Event:
+    """The event with numbers that JSON lacks as strings."""
+    values = {name: getattr(event, name) for name in event.__struct_fields__}
+    changes = {name: _spelled(value) for name, value in values.items() if not _is_writable(value)}
+    return msgspec.structs.replace(event, **changes) if changes else event
+
+
+def _is_writable(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, (list, dict)):
+        return all(_is_writable(x) for x in (value.values() if isinstance(value, dict) else value))
+    return True
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_spelled(x) for x in value]
+    if isinstance(value, dict):
+        return {key: _spelled(x) for key, x in value.items()}
+    return value if _is_writable(value) else str(value)
+
+
+def write_run_file(run: Path, facts: Mapping[str, Any]) -> None:
+    """Writes `run.json`; a run that is resumed keeps its creation time and parent."""
+    old = read_run_file(run) if is_run(run) else {}
+    kept = {key: old[key] for key in ("created_at_s", "parent") if key in old}
+    whole = {"format": 1, "name": run.name, "created_at_s": time.time(), "parent": None, **facts, **kept}
+    files.write_whole(run / RUN_FILE, json.dumps(whole, indent=1, default=str))
+
+
+def read_run_file(run: Path) -> dict[str, Any]:
+    """What `run.json` says; a UserError where there is none that can be read."""
+    try:
+        facts = json.loads((run / RUN_FILE).read_bytes())
+        if not isinstance(facts, dict):
+            raise ValueError("not a JSON object")
+        return facts
+    except FileNotFoundError:
+        raise fault(
+            msg("{folder:code} holds no run", folder=str(run)), fix=msg("{command:code} lists the runs there are", command="nanoscope runs")
+        ) from None
+    except (OSError, ValueError) as error:
+        raise fault(
+            msg("{path:code} cannot be read: {error}", path=str(run / RUN_FILE), error=str(error)),
+            fix=msg("restore the file from a copy, or start a new run"),
+        ) from None
+
+
+@contextlib.contextmanager
+def training_here(run: Path) -> Iterator[None]:
+    """Marks the folder as being trained in by this process, and refuses where another living process is."""
+    other = living_process(run)
+    if other is not None and other != os.getpid():
+        raise fault(
+            msg("process {pid:code} is already training in {folder:code}", pid=other, folder=str(run)),
+            fix=msg(
+                "watch it with {watch:code}, or stop it with {stop:code}", watch=f"nanoscope watch {run}", stop=f"nanoscope stop {run}"
+            ),
+        )
+    (run / STOP_FILE).unlink(missing_ok=True)  # a request that an earlier process did not live to see
+    files.write_whole(run / PID_FILE, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started_at_s": time.time()}))
+    try:
+        yield
+    finally:
+        for name in (PID_FILE, STOP_FILE):
+            with contextlib.suppress(OSError):
+                (run / name).unlink(missing_ok=True)
+
+
+def living_process(run: Path) -> int | None:
+    """The id of the process that is training in this folder, None where none is (or it died without a word)."""
+    try:
+        claim = json.loads((run / PID_FILE).read_bytes())
+        pid, host = int(claim["pid"]), claim["host"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if host != socket.gethostname():
+        return pid  # another machine's process cannot be asked; believe the file
+    import psutil
+
+    try:
+        # A process id is used again after a restart: one that began after the claim was written is not the one that wrote it.
+        return pid if psutil.Process(pid).create_time() <= claim.get("started_at_s", math.inf) + 1 else None
+    except psutil.Error:
+        return None
+
+
+def move_aside(run: Path) -> Path:
+    """Renames the folder of an old run to the first free `NAME.old-N`, and gives that."""
+    number = 1
+    while (aside := run.with_name(f"{run.name}.old-{number}")).exists():
+        number += 1
+    os.rename(run, aside)
+    return aside

@@ -1,0 +1,205 @@
+"""The machine at hand: device, precision, threads, and how fast it could be at best. Each choice is told with its reason."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from nanoscope.config.fields import Config
+from nanoscope.errors import fault
+from nanoscope.message import msg
+from nanoscope.record.events import Chosen
+from nanoscope.sizing import hardware_named
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PEAK_TRIAL_S = 0.3
+
+
+@dataclass(frozen=True)
+class Machine:
+    device: torch.device
+    dtype: str
+    threads: int
+    hardware: str  # name of the device as its maker gives it
+    memory_bytes: int | None
+    peak_flops: float | None = None
+    peak_origin: str = ""  # "table: …", "measured: …", or empty where the peak is not known
+
+    def autocast(self) -> AbstractContextManager[object]:
+        if self.dtype == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=DTYPES[self.dtype])
+
+    @property
+    def needs_scaler(self) -> bool:
+        return self.dtype == "float16"
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
+    def memory_in_use(self) -> int | None:
+        """Resident bytes of this process on a CPU; on a GPU the peak that was allocated since the last call."""
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return peak
+        if self.device.type == "mps":
+            return torch.mps.driver_allocated_memory()
+        return _resident_bytes()
+
+    def release_memory(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def choose_machine(config: Config, tell: Callable[[Chosen], None], remembered: dict | None = None) -> Machine:
+    """`remembered` holds the choices of the run that is resumed: they are kept where the machine allows, so that numbers stay equal."""
+    remembered = remembered or {}
+    device = _device(config, tell)
+    dtype = _dtype(config, device, tell, remembered.get("dtype"))
+    threads = _threads(config, tell, remembered.get("threads"))
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+    return Machine(device, dtype, threads, hardware=_name(device), memory_bytes=_memory(device))
+
+
+def with_peak(machine: Machine) -> Machine:
+    """The machine with its peak: from the table where the device is in it, else (and on every CPU) measured with a short matmul."""
+    known = hardware_named(machine.hardware).device if machine.device.type != "cpu" else None
+    peak = known.peak(machine.dtype) if known else None
+    if known and peak:
+        return replace(machine, peak_flops=peak, peak_origin=f"table: {known.name}, {known.source}")
+    return replace(machine, peak_flops=measured_peak(machine), peak_origin=f"measured: a matmul on this machine, {machine.threads} threads")
+
+
+def measured_peak(machine: Machine, size: int = 1024) -> float:
+    """FLOP/s of the best square matmul seen within a fraction of a second."""
+    a = torch.randn(size, size, generator=torch.Generator().manual_seed(0)).to(machine.device, DTYPES[machine.dtype])
+    b = a.T.contiguous()
+    out = torch.empty_like(a)
+    best_s, until_s = float("inf"), time.perf_counter() + PEAK_TRIAL_S
+    while time.perf_counter() < until_s:
+        started_at_s = time.perf_counter()
+        torch.mm(a, b, out=out)
+        machine.synchronize()
+        best_s = min(best_s, time.perf_counter() - started_at_s)
+    return 2 * size**3 / best_s
+
+
+def _device(config: Config, tell: Callable[[Chosen], None]) -> torch.device:
+    if config.device != "auto":
+        return _asked_device(config.device)
+    if torch.cuda.is_available():
+        value, because = "cuda", "a CUDA device is there"
+    elif torch.backends.mps.is_available():
+        value, because = "mps", "an Apple GPU is there"
+    else:
+        value, because = "cpu", "no CUDA device and no Apple GPU found"
+    tell(Chosen(what="device", value=value, because=because))
+    return torch.device(value)
+
+
+def _asked_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.get(device.type, False)
+        if there and device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            there = False
+    except RuntimeError:
+        there = False
+    if not there:
+        raise fault(
+            msg("device = {name:code} is not there on this machine", name=name), fix=msg("use {option:code}", option="--device=auto")
+        )
+    return device
+
+
+def _dtype(config: Config, device: torch.device, tell: Callable[[Chosen], None], remembered: str | None) -> str:
+    if config.dtype != "auto":
+        return config.dtype
+    if remembered in DTYPES:
+        value, because = remembered, "the run had it before"
+    elif device.type == "cuda":
+        has_bfloat16 = torch.cuda.get_device_capability(device)[0] >= 8
+        value = "bfloat16" if has_bfloat16 else "float16"
+        because = "this GPU computes it fast" if has_bfloat16 else "this GPU has no fast bfloat16"
+    elif device.type == "mps":
+        value, because = "float32", "16-bit arithmetic is no faster on this device"
+    else:
+        value, because = "float32", "16-bit arithmetic is not faster on most CPUs"
+    tell(Chosen(what="dtype", value=value, because=because))
+    return value
+
+
+def _threads(config: Config, tell: Callable[[Chosen], None], remembered: int | None) -> int:
+    if config.threads is not None:
+        return config.threads
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if remembered:
+        value, because = int(remembered), "the run had it before"
+    elif asked.isdigit() and int(asked) > 0:
+        value, because = int(asked), "OMP_NUM_THREADS says so"
+    else:
+        value, because = usable_cores(), "physical cores that this process may use"
+    tell(Chosen(what="threads", value=value, because=because))
+    return value
+
+
+def usable_cores() -> int:
+    """Physical cores, no more than the affinity mask and the container's quota allow."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    physical = psutil.cpu_count(logical=False) or allowed
+    return max(1, min(physical, allowed, _quota() or allowed))
+
+
+def _quota() -> int | None:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, int(quota) // int(period)) if quota != "max" else None
+    except (OSError, ValueError):
+        return None
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _cpu_name()
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    import psutil
+
+    return psutil.virtual_memory().total
+
+
+def _resident_bytes() -> int:
+    import psutil
+
+    return psutil.Process().memory_info().rss

@@ -1,0 +1,41 @@
+"""The optimizers: AdamW with decayed and non-decayed groups, and Muon for the matrices inside the blocks."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from nanoscope.config.fields import Config
+from nanoscope.train.muon import build_muon
+
+
+def build_optimizer(model: nn.Module, config: Config, device: torch.device) -> torch.optim.Optimizer:
+    optimizer = build_muon(model, config) if config.optimizer == "muon" else build_adamw(model, config, device)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]  # the group's peak, which `set_rate` scales
+    return optimizer
+
+
+def build_adamw(model: nn.Module, config: Config, device: torch.device) -> torch.optim.AdamW:
+    own_groups = getattr(model, "optimizer_groups", None)
+    groups = own_groups(config) if own_groups else decayed_and_not(model, config.weight_decay)
+    is_fused = device.type in ("cuda", "cpu", "mps")
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay, fused=is_fused
+    )
+
+
+def decayed_and_not(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Matrices and embeddings are pulled to zero; biases and norms are not, for they have no scale to lose."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, config: Config) -> None:
+    """Gives each group its rate: groups that began with another rate than `learning_rate` keep their ratio to it."""
+    for group in optimizer.param_groups:
+        peak = group["initial_lr"]
+        group["lr"] = rate if peak == config.learning_rate or not config.learning_rate else peak * (rate / config.learning_rate)

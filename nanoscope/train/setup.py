@@ -1,0 +1,164 @@
+"""Everything that a run needs before its first step: machine, model, optimizer, data, and the facts that go into the record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nanoscope.checkpoint.load import fill
+from nanoscope.config.fields import Config
+from nanoscope.errors import UserError, fault
+from nanoscope.message import msg
+from nanoscope.model import build
+from nanoscope.model.loss import WithLoss
+from nanoscope.record.events import Chosen, Event
+from nanoscope.sizing import flops_per_token, parameters, shape_of
+from nanoscope.train.begin import Beginning
+from nanoscope.train.feed import Feed, NanoGPTFeed, ShuffledFeed
+from nanoscope.train.machine import Machine, choose_machine, with_peak
+from nanoscope.train.optimizers import build_optimizer
+from nanoscope.train.trainee import Progress, Trainee
+
+if TYPE_CHECKING:
+    from nanoscope.data.store import Dataset
+
+PADDED_FROM = 1000  # vocabularies from here on are rounded up to a multiple of 64, which matmuls like; 65 characters stay 65
+LOGITS_WORTH_CHUNKING = 256 << 20  # bytes of float32 logits: below, a chunked head wins nothing
+
+
+@dataclass(frozen=True)
+class Workshop:
+    config: Config
+    machine: Machine
+    vocab_size: int
+    trainee: Trainee
+    choices: dict[str, Any]  # what `auto` came to; a resumed run keeps them
+
+
+def set_up(
+    config: Config, dataset: Dataset, beginning: Beginning, tell: Callable[[Event], None], initial: Mapping[str, Tensor] | None
+) -> Workshop:
+    """Builds the trainee and brings it to where the run begins."""
+    checkpoint = beginning.checkpoint
+    remembered = checkpoint.state["choices"] if checkpoint else {}
+    machine = with_peak(choose_machine(config, tell, remembered))
+    vocab_size = choose_vocab_size(config, dataset, tell)
+    chunked = choose_chunked(config, vocab_size, tell, remembered.get("chunked_head"))
+    torch.manual_seed(config.seed)
+    model = build(config, vocab_size)
+    if initial is not None:
+        fill(model, dict(initial), msg("the weights of {name:code}", name=config.init_from))
+    model.to(machine.device)
+    with_loss = WithLoss(model, label_smoothing=config.label_smoothing, chunked=chunked)
+    trainee = Trainee(
+        model=model, with_loss=with_loss, run=with_loss, optimizer=build_optimizer(model, config, machine.device),
+        scaler=torch.amp.GradScaler(machine.device.type) if machine.needs_scaler else None,
+        feed=make_feed(config, dataset.train, machine.device), progress=Progress(), micro_batch=config.batch_size,
+    )  # fmt: skip
+    if checkpoint:
+        refuse_other_tokenizer(checkpoint.state, dataset)
+        trainee.restore(checkpoint)
+        trainee.micro_batch = min(config.batch_size, checkpoint.state["micro_batch"])
+    choices = {"device": str(machine.device), "dtype": machine.dtype, "threads": machine.threads, "chunked_head": chunked}
+    return Workshop(config, machine, vocab_size, trainee, choices)
+
+
+def choose_vocab_size(config: Config, dataset: Dataset, tell: Callable[[Event], None]) -> int:
+    tokens = int(dataset.vocab_size)
+    if config.vocab_size is not None:
+        if config.vocab_size < tokens:
+            raise fault(
+                msg("vocab_size = {given:count} is smaller than the data's {needed:count} tokens", given=config.vocab_size, needed=tokens),
+                fix=msg("leave it out, or use {option:code}", option=f"--vocab_size={tokens}"),
+            )
+        return config.vocab_size
+    if tokens < PADDED_FROM or tokens % 64 == 0:
+        return tokens
+    padded = -(-tokens // 64) * 64
+    tell(Chosen(what="vocab_size", value=padded, because=f"the {tokens} tokens of the data, up to a multiple of 64"))
+    return padded
+
+
+def choose_chunked(config: Config, vocab_size: int, tell: Callable[[Event], None], remembered: bool | None) -> bool:
+    if config.chunked_head is not None:
+        return config.chunked_head
+    logits = 4 * config.batch_size * config.block_size * vocab_size
+    value = logits > LOGITS_WORTH_CHUNKING if remembered is None else remembered
+    because = "the run had it before" if remembered is not None else f"the logits of a micro-batch would be {logits} bytes"
+    tell(Chosen(what="chunked_head", value=value, because=because))
+    return value
+
+
+def make_feed(config: Config, tokens: np.ndarray, device: torch.device) -> Feed:
+    if config.data_order == "nanogpt":
+        return NanoGPTFeed(tokens, config.block_size, config.batch_size, device)
+    return ShuffledFeed(tokens, config.block_size, config.batch_size, config.seed, device)
+
+
+def refuse_other_tokenizer(state: Mapping[str, Any], dataset: Dataset) -> None:
+    known, given = state["data"].get("tokenizer_fingerprint"), tokenizer_fingerprint(dataset)
+    if known and given and known != given:
+        raise fault(
+            msg("the data was made with another tokenizer than the one that the checkpoint was trained with"),
+            where=msg("dataset {name:code}", name=str(getattr(dataset, "folder", ""))),
+            fix=msg("use the data of the first run, or prepare this text with the same tokenizer"),
+        )
+
+
+def tokenizer_fingerprint(dataset: Dataset) -> str:
+    return str(getattr(dataset.tokenizer, "fingerprint", ""))
+
+
+def facts_of(workshop: Workshop, dataset: Dataset, came_from: Mapping[str, str], preset: str, parent: Any) -> dict[str, Any]:
+    """What `run.json` says of this run; see `record/write.py`."""
+    config, machine = workshop.config, workshop.machine
+    return {
+        "config": dataclasses.asdict(config),
+        "came_from": dict(came_from),
+        "preset": preset,
+        "data": data_facts(dataset),
+        "machine": {
+            "hardware": machine.hardware, "device": str(machine.device), "devices": 1, "dtype": machine.dtype, "threads": machine.threads,
+            "memory_bytes": machine.memory_bytes, "peak_flops": machine.peak_flops, "peak_origin": machine.peak_origin,
+            "platform": platform.platform(),
+        },
+        "versions": {
+            "nanoscope": version_of("nanoscope"), "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()
+        },
+        "sizes": sizes_of(workshop.trainee.model, config, workshop.vocab_size),
+        "parent": parent,
+    }  # fmt: skip
+
+
+def data_facts(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "name": str(getattr(dataset, "folder", "")), "fingerprint": dataset.fingerprint,
+        "tokenizer_fingerprint": tokenizer_fingerprint(dataset), "vocab_size": int(dataset.vocab_size),
+        "train_tokens": len(dataset.train), "val_tokens": len(dataset.val), "facts": dict(dataset.facts),
+    }  # fmt: skip
+
+
+def sizes_of(model: nn.Module, config: Config, vocab_size: int) -> dict[str, Any]:
+    total = sum(parameter.numel() for parameter in model.parameters())
+    sizes: dict[str, Any] = {"vocab_size": vocab_size, "parameters_total": total, "tokens_per_update": config.tokens_per_update}
+    with contextlib.suppress(UserError):  # the sizes of a user's own model are not known from its config
+        shape = shape_of(config, vocab_size)
+        sizes["parameters"] = parameters(shape).as_nanogpt_prints
+        sizes["flops_per_token"] = flops_per_token(shape).training
+    return sizes
+
+
+def version_of(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
