@@ -58,8 +58,8 @@ def _run(words: list[str], lang: str) -> int:
             )
         )
     command = _module(name)
-    parser = Parser(name)
-    parser.add_argument("--lang", choices=_languages(), help=say(msg("language of the answer; otherwise that of the locale"), lang))
+    parser = Parser(name, lang)
+    parser.add_argument("--lang", choices=_languages(), help=msg("language of the answer; otherwise that of the locale"))
     command.arguments(parser)
     given = parser.parse(rest)
     if given.help:

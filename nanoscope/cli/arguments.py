@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nanoscope.config.fields import settings
 from nanoscope.errors import Fault, UserError
@@ -19,14 +19,26 @@ class UsageError(UserError):
 
 
 class Parser(argparse.ArgumentParser):
-    def __init__(self, name: str):
+    def __init__(self, name: str, lang: str = "en"):
+        self.lang = lang
         super().__init__(prog=f"nanoscope {name}", allow_abbrev=False, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.with_settings = False
+        self.with_settings = self.with_command = False
         self.add_argument("--help", "-h", action="store_true", help=argparse.SUPPRESS)
 
     def takes_settings(self) -> None:
         """Any `--key=value` that this parser does not know goes into `given.overrides`, for `config.load` to judge with all the others."""
         self.with_settings = True
+
+    def takes_command(self) -> None:
+        """What stands behind `--` is a command of its own and goes into `given.command`, untouched."""
+        self.with_command = True
+
+    def add_argument(self, *names: Any, help: Message | str | None = None, **about: Any) -> argparse.Action:
+        if isinstance(help, Message):
+            from nanoscope.present.words import say
+
+            help = say(help, self.lang).replace("%", "%%")  # argparse fills its own values into a help text
+        return super().add_argument(*names, help=help, **about)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(
@@ -38,11 +50,17 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        command: list[str] = []
+        if self.with_command and "--" in argv:
+            at = list(argv).index("--")
+            argv, command = argv[:at], list(argv[at + 1 :])
         own, overrides = self._separate([_with_underscores(word) for word in argv])
         if "--help" in own or "-h" in own:
             return argparse.Namespace(help=True)
         given = self.parse_args(own)
         given.overrides = overrides
+        if self.with_command:
+            given.command = command
         return given
 
     def _separate(self, argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -1,10 +1,10 @@
-"""Events, added up into what a view shows: where a run is, how fast, and where its time went. Sums only; what they mean is `analysis`' business."""
+"""Events, added up into what a view shows: where a run is, how fast, where its time went. Sums only; what they mean is for `analysis`."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nanoscope.message import Message, msg
@@ -29,6 +29,7 @@ class About:
     flops_per_token: float | None = None
     peak_flops: float | None = None
     peak_origin: str = ""
+    tokens_per_update: int | None = None
 
 
 def about_run(name: str, known: Mapping[str, object]) -> About:
@@ -45,6 +46,7 @@ def about_run(name: str, known: Mapping[str, object]) -> About:
         flops_per_token=_number(known.get("flops_per_token")),
         peak_flops=_number(known.get("peak_flops")),
         peak_origin=str(known.get("peak_origin") or ""),
+        tokens_per_update=_whole(known.get("tokens_per_update")),
     )
 
 
@@ -54,12 +56,14 @@ class Evaluation:
     train: float = math.nan
     val: float = math.nan
     val_se: float = math.nan
+    bits_per_byte: float = math.nan
     is_best: bool = False
 
 
 @dataclass
 class Progress:
     about: About
+    learn: Callable[[], About] | None = None  # asked when a run (or an attempt) starts, since its record is complete only then
     state: str = "starting"  # starting, running, finished, stopped, failed
     because: str = ""
     step: int = 0
@@ -73,7 +77,10 @@ class Progress:
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(e.PARTS, 0.0))
     checks: list[e.CheckPassed] = field(default_factory=list)
     chosen: list[e.Chosen] = field(default_factory=list)
+    first_sample: e.SampleWritten | None = None
     sample: e.SampleWritten | None = None
+    tokens: int = 0  # of this attempt
+    first_step: int = 0
     saved_step: int | None = None
     notices: list[tuple[int, Message]] = field(default_factory=list)
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT_UPDATES))
@@ -131,7 +138,7 @@ class Curve:
 
     def __init__(self) -> None:
         self.stride = 1
-        self.steps: list[float] = []  # last step of each stretch
+        self.steps: list[int] = []  # last step of each stretch
         self.sums: list[float] = []
         self.counts: list[int] = []
 
@@ -172,8 +179,10 @@ class Curve:
 
 
 def _run_started(it: Progress, event: e.RunStarted) -> None:
+    if it.learn is not None:
+        it.about = it.learn()
     it.state, it.because = "running", ""
-    it.step, it.pid = event.step, event.pid
+    it.step, it.first_step, it.pid, it.tokens = event.step, event.step, event.pid, 0
     it.started_at_s = event.at_s
     it.parts = dict.fromkeys(e.PARTS, 0.0)
     it.recent.clear()
@@ -183,6 +192,7 @@ def _run_started(it: Progress, event: e.RunStarted) -> None:
 def _step_taken(it: Progress, event: e.StepTaken) -> None:
     it.step, it.loss, it.rate = event.step, float(event.loss), event.rate
     it.curve.add(event.step, it.loss)
+    it.tokens += event.tokens
     it.recent.append((event.tokens, event.took_s))
     it.parts["data"] += event.data_s
     it.parts["train"] += event.took_s - event.data_s
@@ -196,7 +206,8 @@ def _evaluated(it: Progress, event: e.Evaluated) -> None:
         it.evals.append(last)
         it.interruption_s = 0.0
     if event.split == "val":
-        row = replace(last, val=float(event.loss), val_se=float(event.standard_error), is_best=event.is_best)
+        bits = math.nan if event.bits_per_byte is None else float(event.bits_per_byte)
+        row = replace(last, val=float(event.loss), val_se=float(event.standard_error), bits_per_byte=bits, is_best=event.is_best)
     else:
         row = replace(last, train=float(event.loss))
     it.evals[-1] = row
@@ -216,6 +227,7 @@ def _compiled(it: Progress, event: e.Compiled) -> None:
 
 def _sample_written(it: Progress, event: e.SampleWritten) -> None:
     it.sample = event
+    it.first_sample = it.first_sample or event
     it.parts["sample"] += event.took_s
     it.interruption_s += event.took_s
 

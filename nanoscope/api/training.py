@@ -1,0 +1,168 @@
+"""From a preset's name to a finished, diagnosed run: settings, dataset, run folder, listeners, the loop, and a look at its own record.
+
+`plan_job` finds every mistake that can be found before anything is written; `run_job` trains. The command line and `nanoscope.train` are
+both thin layers over these two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanoscope.api.folders import choose_folder, claim_folder, source_name
+from nanoscope.config.fields import settings as all_settings
+from nanoscope.config.load import load
+from nanoscope.config.preset import Preset, named_preset
+from nanoscope.config.settings import Settings
+from nanoscope.message import Message, msg
+from nanoscope.present.progress import Progress, about_run
+from nanoscope.record.layout import RUN_FILE, is_run
+
+if TYPE_CHECKING:
+    from nanoscope.analysis.finding import Finding
+    from nanoscope.api.listeners import Listener, Trouble
+
+DEFAULT_PRESET = "quickstart"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that has not begun."""
+
+    settings: Settings
+    name: str  # what the run folder is called after
+    preset: Preset | None = None
+    notes: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ended:
+    folder: Path
+    outcome: Any  # train.loop.Outcome
+    progress: Progress
+    findings: Sequence[Finding] = ()
+    troubles: Sequence[Trouble] = ()
+    notes: tuple[Message, ...] = ()
+    preset: Preset | None = None
+
+
+def plan_job(source: str | None = None, overrides: Sequence[tuple[str, str]] = ()) -> Job:
+    """Reads the settings. Without a source: the quickstart; or, when resuming, what the run itself was started with."""
+    given = dict(overrides)
+    if source is None and given.get("init_from") == "resume":
+        settings = _recorded_settings(given.get("out_dir", "auto"), overrides)
+        preset = named_preset(settings.preset) if settings.preset else None
+        return Job(settings, source_name(None, settings.preset or DEFAULT_PRESET), preset, settings.notes)
+    settings = load(source or DEFAULT_PRESET, overrides)
+    preset = named_preset(settings.preset) if settings.preset else None
+    return Job(settings, source_name(source, settings.preset), preset, settings.notes)
+
+
+def settle_folder(job: Job) -> Path:
+    """The run's folder, there and ours; an old run in it has been moved aside if that was asked for."""
+    config = job.settings.config
+    if config.overwrite and config.out_dir != "auto" and config.init_from != "resume" and is_run(Path(config.out_dir)):
+        from nanoscope.record.write import living_process, move_aside, training_here
+
+        if living_process(Path(config.out_dir)) is not None:
+            with training_here(Path(config.out_dir)):  # refuses, in its own words
+                pass
+        move_aside(Path(config.out_dir))
+    return claim_folder(config, job.name)
+
+
+def run_job(job: Job, views: Callable[[Progress, Path], Iterable[Listener]] = lambda progress, folder: ()) -> Ended:
+    """Trains. `views` gives the listeners beyond the record, once it is known where the run is."""
+    config = job.settings.config
+    choose_folder(config, job.name)  # a folder that cannot be used is told before a corpus is prepared for it
+    dataset = _open(config.dataset)
+    folder = settle_folder(job)
+    try:
+        return _train(job, dataset, folder, views)
+    finally:
+        _remove_if_empty(folder)
+
+
+def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path], Iterable[Listener]]) -> Ended:
+    from nanoscope.api.listeners import Listeners
+    from nanoscope.api.watchdog import Watchdog, certain_faults
+    from nanoscope.record.write import Recorder
+    from nanoscope.train.loop import train
+
+    progress = Progress(about_run(folder.name, dataclasses.asdict(job.settings.config)), learn=lambda: about_folder(folder))
+    recorder = Recorder(folder)
+    listeners = Listeners(recorder, views(progress, folder))
+    listeners.add(Watchdog(lambda: certain_faults(folder), listeners.emit))
+    try:
+        outcome = train(job.settings.config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset)
+    finally:
+        troubles = listeners.close()
+        recorder.close()
+    findings, notes = diagnosed(folder)
+    if outcome.unsaved:
+        notes = (msg("the last state is not on disk: {because}", because=outcome.unsaved), *notes)
+    return Ended(folder, outcome, progress, findings, troubles, (*job.notes, *notes, *map(_told, troubles)), job.preset)
+
+
+def diagnosed(folder: Path) -> tuple[Sequence[Finding], tuple[Message, ...]]:
+    """What the run's own record shows. A diagnosis that fails is told, and costs the run nothing."""
+    from nanoscope.analysis.diagnose import diagnose
+    from nanoscope.record.read import read_run
+
+    try:
+        return diagnose(read_run(folder)).findings, ()
+    except Exception as error:  # the run is done and saved; a fault of ours in reading it may not look like a failed training
+        return (), (msg("the run could not be diagnosed: {error}; please report this", error=f"{type(error).__name__}: {error}"),)
+
+
+def about_folder(folder: Path) -> Any:
+    """What `run.json` says, for a view."""
+    from nanoscope.record.write import read_run_file
+
+    facts = read_run_file(folder)
+    known = {**facts.get("config", {}), **facts.get("sizes", {}), **facts.get("machine", {})}
+    return about_run(folder.name, known)
+
+
+def _open(name: str) -> Any:
+    from nanoscope.data.store import open_dataset
+
+    return open_dataset(name)
+
+
+def _recorded_settings(out_dir: str, overrides: Sequence[tuple[str, str]]) -> Settings:
+    """What the run to be resumed was started with, and the changes asked for now on top."""
+    from nanoscope.config.fields import as_text
+    from nanoscope.record.write import read_run_file
+
+    probe = load(DEFAULT_PRESET, [("init_from", "resume"), ("out_dir", out_dir)])
+    folder = choose_folder(probe.config, DEFAULT_PRESET)
+    facts = read_run_file(folder)
+    recorded = [
+        (key, as_text(value))
+        for key, value in facts.get("config", {}).items()
+        if key in all_settings() and key not in ("init_from", "out_dir", "overwrite")
+    ]
+    settings = load(None, [*recorded, *overrides, ("out_dir", str(folder))])
+    changed = {key for key, _ in overrides}
+    came_from = {
+        key: where if key in changed else facts.get("came_from", {}).get(key, RUN_FILE) for key, where in settings.came_from.items()
+    }
+    return dataclasses.replace(settings, came_from=came_from, preset=str(facts.get("preset") or ""))
+
+
+def _told(trouble: Trouble) -> Message:
+    return msg(
+        "{listener} had trouble: it raised {failures:count} times and missed {missed:count} events ({because}); the record is complete",
+        listener=trouble.listener, failures=trouble.failures, missed=trouble.missed, because=trouble.because,
+    )  # fmt: skip
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """A run that never began leaves no empty folder."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

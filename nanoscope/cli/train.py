@@ -1,0 +1,100 @@
+"""nanoscope train [PRESET | config.py | config.toml] [--key=value ...] [--detach] [--view=live|lines]"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanoscope.cli.arguments import Parser
+from nanoscope.message import msg
+
+if TYPE_CHECKING:
+    from nanoscope.api.listeners import Listener
+    from nanoscope.api.training import Job
+    from nanoscope.present.progress import Progress
+    from nanoscope.train.loop import Outcome
+
+HELP = msg("train a model; without a preset or a config file, the quickstart on a text that is already on this machine")
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "source", nargs="?", metavar="PRESET | FILE", help=msg("a preset, or a config file (.py as nanoGPT's, .toml, .json)")
+    )
+    parser.add_argument("--detach", action="store_true", help=msg("train in the background, and go on when the terminal closes"))
+    parser.add_argument(
+        "--view", choices=("live", "lines"), help=msg("live: one screen; lines: nanoGPT's lines. Otherwise live in a terminal")
+    )
+    parser.takes_settings()
+
+
+def run(given: Namespace) -> int:
+    from nanoscope.api.training import plan_job, run_job
+
+    job = plan_job(given.source, given.overrides)
+    if given.detach:
+        return _detach(given, job)
+    view = given.view or ("live" if is_screen() else "lines")
+    ended = run_job(job, lambda progress, folder: _views(view, progress, folder, job, given.lang))
+    from nanoscope.cli.watch import print_ending
+
+    print_ending(ended, as_comment=view == "lines", lang=given.lang)
+    return exit_code(ended.outcome)
+
+
+def exit_code(outcome: Outcome) -> int:
+    """0 done, 1 failed or not on disk, 130 or 143 stopped by a signal after saving."""
+    if outcome.why == "failed" or outcome.unsaved:
+        return 1
+    return 0 if outcome.signal is None else 128 + outcome.signal
+
+
+def is_screen() -> bool:
+    import os
+
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _views(view: str, progress: Progress, folder: Path, job: Job, lang: str) -> Iterable[Listener]:
+    if view == "lines":
+        from nanoscope.present.lines import LineView
+
+        return [LineView(progress, sys.stdout, folder=str(folder), log_interval=job.settings.config.log_interval, lang=lang)]
+    from rich.console import Console
+
+    from nanoscope.present.live import LiveView
+
+    hint = msg("Ctrl-C saves and stops · from any terminal: {watch:code}", watch=f"nanoscope watch {folder.name}")
+    return [LiveView(progress, Console(), hint=hint, lang=lang)]
+
+
+def _detach(given: Namespace, job: Job) -> int:
+    from nanoscope.api.process import detach
+    from nanoscope.api.training import settle_folder
+    from nanoscope.cli import say
+
+    folder = settle_folder(job)
+    kept = [(key, value) for key, value in given.overrides if key not in ("out_dir", "overwrite")]
+    source = [] if given.source is None else [given.source]
+    started = detach(
+        folder,
+        ["train", *source, *(f"--{key}={value}" for key, value in kept), f"--out_dir={folder}", "--view=lines", f"--lang={given.lang}"],
+    )
+    if started.exit_code:
+        print(started.words, file=sys.stderr)
+        return started.exit_code
+    said = [
+        msg("training goes on in the background as process {pid:code}", pid=started.pid)
+        if started.has_started
+        else msg("process {pid:code} is getting ready in the background", pid=started.pid),
+        msg("  look:  {command:code}", command=f"nanoscope watch {folder}"),
+        msg("  stop:  {command:code}", command=f"nanoscope stop {folder}"),
+        msg("  lines: {path:code}", path=str(started.log)),
+    ]
+    if started.exit_code == 0:
+        said[0] = msg("process {pid:code} trained in the background and is done", pid=started.pid)
+    print("\n".join(say(line, given.lang) for line in said))
+    return 0

@@ -1,0 +1,131 @@
+"""nanoscope watch RUN | -- COMMAND ..."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from nanoscope.cli.arguments import Parser, UsageError
+from nanoscope.errors import Fault
+from nanoscope.message import msg
+
+if TYPE_CHECKING:
+    from nanoscope.api.training import Ended
+    from nanoscope.api.watching import Watching
+
+HELP = msg("look at a run while it is training, or start any trainer behind two dashes and look at that")
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help=msg("a run folder, or its name below runs/"))
+    parser.takes_command()
+    parser.add_argument(
+        "--view", choices=("live", "lines"), help=msg("live: one screen; lines: nanoGPT's lines. Otherwise live in a terminal")
+    )
+
+
+def run(given: Namespace) -> int:
+    if given.command:
+        from nanoscope.interop.watch import watch_command
+
+        return watch_command(given.command, lang=given.lang)
+    if given.run is None:
+        raise UsageError(
+            Fault(
+                msg("which run?"),
+                fix=msg(
+                    "name one ({runs:code} lists them), or give a command after two dashes: {watch:code}",
+                    runs="nanoscope runs",
+                    watch="nanoscope watch -- python train.py",
+                ),
+            )
+        )
+    from nanoscope.api.folders import find_run
+    from nanoscope.api.watching import Watching
+    from nanoscope.cli.train import is_screen
+
+    watching = Watching(find_run(given.run).folder)
+    view = given.view or ("live" if is_screen() else "lines")
+    try:
+        _follow(watching, view, given.lang)
+    except KeyboardInterrupt:
+        watching.catch_up()
+        from nanoscope.cli import say
+
+        print(
+            say(
+                msg("{run} goes on; {command:code} stops it", run=watching.folder.name, command=f"nanoscope stop {watching.folder}"),
+                given.lang,
+            )
+        )
+        return 0
+    print_end_of(watching, as_comment=view == "lines", lang=given.lang)
+    return 0
+
+
+def _follow(watching: Watching, view: str, lang: str) -> None:
+    if view == "lines":
+        _follow_lines(watching, lang)
+    else:
+        _follow_live(watching, lang)
+
+
+def _follow_live(watching: Watching, lang: str) -> None:
+    from rich.console import Console
+
+    from nanoscope.present.live import LiveView
+
+    watching.catch_up()
+    if watching.is_over:
+        return
+    hint = msg("Ctrl-C leaves the view; the training goes on · {stop:code} stops it", stop=f"nanoscope stop {watching.folder.name}")
+    live = LiveView(watching.progress, Console(), hint=hint, lang=lang, state=watching.state)
+    try:
+        while not watching.is_over:
+            live.tick()
+            time.sleep(live.poll_s)
+            watching.catch_up()
+    finally:
+        live.close()
+
+
+def _follow_lines(watching: Watching, lang: str) -> None:
+    from nanoscope.present.lines import LineView
+    from nanoscope.present.progress import Progress
+
+    lines = LineView(Progress(watching.progress.about, learn=watching.progress.learn), sys.stdout, folder=str(watching.folder), lang=lang)
+    while True:
+        over = watching.is_over
+        for event in watching.catch_up():
+            lines(event)
+        lines.tick()
+        if over:
+            return
+        time.sleep(lines.poll_s)
+
+
+def print_end_of(watching: Watching, *, as_comment: bool, lang: str) -> None:
+    """The summary of a run that has ended, from its folder alone."""
+    from nanoscope.api.ending import ending_of
+
+    _print(ending_of(watching.folder, watching.progress, watching.state()), as_comment, lang)
+
+
+def print_ending(ended: Ended, *, as_comment: bool, lang: str) -> None:
+    from nanoscope.api.ending import ending_of
+
+    _print(ending_of(ended.folder, ended.progress, ended.progress.state, ended.findings, ended.notes), as_comment, lang)
+
+
+def _print(ending: object, as_comment: bool, lang: str) -> None:
+    from nanoscope.present.blocks import for_stream, plain
+    from nanoscope.present.summary import summary_blocks
+
+    blocks = summary_blocks(ending, lang)  # type: ignore[arg-type]
+    if as_comment:
+        sys.stdout.write("".join(f"# {line}".rstrip() + "\n" for line in plain(blocks, 100).splitlines()))
+    else:
+        sys.stdout.write("\n" + for_stream(blocks, sys.stdout))
+    sys.stdout.flush()

@@ -1,0 +1,137 @@
+"""Where a run goes, and that nothing that is there is ever lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nanoscope.api.folders import RunAt, choose_folder, claim_folder, find_checkpoint, find_run, find_runs, source_name
+from nanoscope.config.fields import Config
+from nanoscope.errors import UserError
+from nanoscope.record.layout import EVENTS_FILE, RUN_FILE, checkpoint_folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make_run(folder: str | Path, at_s: float = 0.0, steps: tuple[int, ...] = ()) -> Path:
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    (folder / RUN_FILE).write_text("{}")
+    (folder / EVENTS_FILE).write_text("")
+    os.utime(folder / EVENTS_FILE, (at_s, at_s))
+    for step in steps:
+        checkpoint_folder(folder, step).mkdir(parents=True)
+    return folder
+
+
+def told(error: pytest.ExceptionInfo[UserError]) -> list[str]:
+    (fault,) = error.value.faults
+    return [str(part) for part in (fault.what, fault.where, fault.fix) if part is not None]
+
+
+def test_a_fresh_run_gets_the_next_number():
+    assert claim_folder(Config(), "quickstart") == Path("runs/quickstart-1")
+    assert claim_folder(Config(), "quickstart") == Path("runs/quickstart-2")
+    assert Path("runs/quickstart-1").is_dir()
+
+
+def test_a_folder_that_holds_a_run_is_never_overwritten():
+    make_run("out")
+    with pytest.raises(UserError) as error:
+        choose_folder(Config(out_dir="out"), "x")
+    assert told(error) == [
+        "out already holds a run",
+        "--out_dir=out",
+        "go on with it by --init_from=resume, choose another out_dir, or move it aside with --overwrite=True",
+    ]
+
+
+def test_a_folder_with_other_things_in_it_is_used_and_they_stay():
+    Path("out").mkdir()
+    Path("out/ckpt.pt").write_text("theirs")
+    assert claim_folder(Config(out_dir="out"), "x") == Path("out")
+    assert Path("out/ckpt.pt").read_text() == "theirs"
+
+
+def test_resuming_takes_the_named_run_or_the_newest_of_that_name():
+    make_run("runs/quickstart-1", at_s=200)
+    make_run("runs/quickstart-2", at_s=100)
+    make_run("runs/quickstart-big-1", at_s=300)
+    assert choose_folder(Config(init_from="resume", out_dir="runs/quickstart-2"), "x") == Path("runs/quickstart-2")
+    assert choose_folder(Config(init_from="resume", out_dir="quickstart-2"), "x") == Path("runs/quickstart-2")
+    assert choose_folder(Config(init_from="resume"), "quickstart") == Path("runs/quickstart-1")
+
+
+def test_nothing_to_resume_is_said():
+    with pytest.raises(UserError) as error:
+        choose_folder(Config(init_from="resume", out_dir="nowhere"), "x")
+    assert told(error) == [
+        "there is nothing to resume: nowhere holds no run",
+        "--out_dir=nowhere",
+        "name the run with --out_dir=FOLDER (nanoscope runs lists them), or start afresh without --init_from=resume",
+    ]
+
+
+def test_a_folder_that_cannot_be_made_is_said():
+    Path("file").write_text("")
+    with pytest.raises(UserError) as error:
+        claim_folder(Config(out_dir="file/run"), "x")
+    assert told(error) == [
+        "nothing can be written to file/run: there is a file in the way",
+        "--out_dir=file/run",
+        "choose another folder with --out_dir=FOLDER",
+    ]
+    with pytest.raises(UserError) as error:
+        claim_folder(Config(out_dir="file"), "x")
+    assert told(error)[0] == "nothing can be written to file: there is a file in the way"
+    Path("runs").write_text("")
+    with pytest.raises(UserError):
+        claim_folder(Config(), "quickstart")
+
+
+def test_a_run_is_found_by_path_by_name_and_with_a_step():
+    folder = make_run("runs/first-1", steps=(250, 500))
+    assert find_run("first-1") == RunAt(folder)
+    assert find_run("runs/first-1") == RunAt(folder)
+    assert find_run("first-1@500") == RunAt(folder, 500)
+    assert find_checkpoint(find_run("first-1@250")) == checkpoint_folder(folder, 250)
+    assert find_checkpoint(find_run("first-1")) == checkpoint_folder(folder, 500)
+    with pytest.raises(UserError) as error:
+        find_checkpoint(find_run("first-1@300"))
+    assert told(error) == ["runs/first-1 has no checkpoint of step 300", "it has [250, 500]"]
+
+
+def test_a_run_may_have_an_at_sign_in_its_name():
+    folder = make_run("runs/a@5")
+    assert find_run("runs/a@5") == RunAt(folder)
+
+
+def test_an_unknown_run_names_the_nearest():
+    with pytest.raises(UserError) as error:
+        find_run("quickstart-1")
+    assert told(error) == ["there is no run quickstart-1", "there is no run in runs/ yet; nanoscope train makes one"]
+    make_run("runs/quickstart-1")
+    with pytest.raises(UserError) as error:
+        find_run("quikstart-1")
+    assert told(error) == ["there is no run quikstart-1", "did you mean quickstart-1?"]
+
+
+def test_runs_are_listed_oldest_first():
+    make_run("runs/b", at_s=10)
+    make_run("runs/a", at_s=20)
+    Path("runs/not-a-run").mkdir()
+    assert [path.name for path in find_runs()] == ["b", "a"]
+    assert find_runs(Path("runs/a")) == [Path("runs/a")]
+    assert find_runs(Path("nowhere")) == []
+
+
+def test_a_run_is_called_after_its_preset_or_config_file():
+    assert source_name("config/train_shakespeare_char.py", "") == "train_shakespeare_char"
+    assert source_name("quickstart", "quickstart") == "quickstart"
+    assert source_name("../..//weird name!.toml", "") == "weird-name"
