@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nanoscope.message import Message, msg
-from nanoscope.present.text import SURENESS, setting_line
-from nanoscope.present.words import TIE, show, tied
+from nanoscope.present.text import SURENESS, evidence_words, setting_line
+from nanoscope.present.words import TIE, tied
 
 if TYPE_CHECKING:
-    from nanoscope.analysis.finding import Evidence, Finding
     from nanoscope.analysis.diagnose import Diagnosis
+    from nanoscope.analysis.explanation import Explanation, Section
+    from nanoscope.analysis.finding import Finding
+    from nanoscope.analysis.glossary import Entry
 
 
 def findings(diagnosis: Diagnosis, lang: str = "en") -> str:
@@ -21,6 +23,36 @@ def findings(diagnosis: Diagnosis, lang: str = "en") -> str:
         rows = "\n".join(f"- `{item.code}`: {said(item.because, lang)}" for item in diagnosis.not_checked)
         parts.append(f"### {said(msg('Not checked'), lang)}\n\n{rows}")
     return "\n\n".join(parts) + "\n"
+
+
+def explanation(explained: Explanation, lang: str = "en") -> str:
+    parts = [_section(explained.about, lang)]
+    if explained.lines:
+        parts.append(f"## {said(msg('Line by line'), lang)}")
+    for passage in explained.lines:
+        head = fenced(passage.quote.strip()) if passage.quote.strip() else f"**{said(passage.title, lang)}**"
+        parts += [head, "\n".join(f"- {said(remark.words, lang)}" for remark in passage.remarks)]
+    if explained.left_out is not None:
+        parts.append(said(explained.left_out, lang))
+    parts += [_section(section, lang) for section in explained.story]
+    if explained.lacking:
+        rows = "\n".join(f"- {said(message, lang)}" for message in explained.lacking)
+        parts.append(f"## {said(msg('It could say more if it knew'), lang)}\n\n{rows}")
+    return "\n\n".join(parts) + "\n"
+
+
+def glossary_entry(entry: Entry, lang: str = "en") -> str:
+    parts = [f"## {said(entry.term.title, lang)}", *(said(message, lang) for message in entry.term.meaning)]
+    if entry.here:
+        parts.append("\n".join(f"- {said(message, lang)}" for message in entry.here))
+    if entry.term.see:
+        parts.append(said(msg("See also: {terms:code}", terms=entry.term.see), lang))
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: Section, lang: str) -> str:
+    rows = "\n".join(f"- {said(remark.words, lang)}" for remark in section.remarks)
+    return f"## {said(section.title, lang)}\n\n{rows}"
 
 
 def said(message: Message, lang: str) -> str:
@@ -39,7 +71,7 @@ def _finding(finding: Finding, number: int, lang: str) -> str:
     parts = [
         f"### {number}. {said(finding.claim, lang)}",
         f"`{finding.code}`, {said(SURENESS[finding.sureness], lang)}",
-        "\n".join(f"- {_evidence(item, lang)}" for item in finding.evidence),
+        "\n".join(f"- {said(evidence_words(item, lang), lang)}" for item in finding.evidence),
     ]
     if finding.change is not None:
         parts.append(said(msg("To do: {what}", what=finding.change.words), lang))
@@ -48,14 +80,6 @@ def _finding(finding: Finding, number: int, lang: str) -> str:
         parts += [fenced("\n".join(lines))] if lines else []
     parts.append(said(msg("This is wrong if {what}", what=finding.wrong_if), lang))
     return "\n\n".join(parts)
-
-
-def _evidence(item: Evidence, lang: str) -> str:
-    line = msg(
-        "{what}: {seen}, usual {usual} ({where}; {how})",
-        what=item.what, seen=show(item.seen, item.kind, lang), usual=show(item.usual, item.kind, lang), where=item.where, how=item.how,
-    )  # fmt: skip
-    return said(line, lang)
 
 
 def _as_code(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nanoscope.errors import UserError
@@ -11,8 +11,10 @@ from nanoscope.present.blocks import GAP, Block, plain
 from nanoscope.present.words import paragraphs, show, tied
 
 if TYPE_CHECKING:
-    from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
     from nanoscope.analysis.diagnose import Diagnosis
+    from nanoscope.analysis.explanation import Explanation, Section
+    from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
+    from nanoscope.analysis.glossary import Entry
 
 SURENESS = {"certain": msg("certain"), "likely": msg("likely"), "possible": msg("possible")}
 
@@ -40,11 +42,14 @@ def finding_blocks(finding: Finding, number: int, lang: str) -> list[Block]:
 
 
 def evidence_line(item: Evidence, lang: str) -> str:
-    said = msg(
+    return tied(evidence_words(item, lang), lang)
+
+
+def evidence_words(item: Evidence, lang: str) -> Message:
+    return msg(
         "{what}: {seen}, usual {usual} ({where}; {how})",
         what=item.what, seen=show(item.seen, item.kind, lang), usual=show(item.usual, item.kind, lang), where=item.where, how=item.how,
     )  # fmt: skip
-    return tied(said, lang)
 
 
 def change_blocks(change: Change, lang: str) -> list[Block]:
@@ -92,5 +97,36 @@ def page_blocks(docstring: str, lang: str = "en") -> list[Block]:
     return blocks[:-1]
 
 
-def list_blocks(messages: Sequence[Message], lang: str, indent: int = 2) -> list[Block]:
-    return [Block(tied(message, lang), indent=indent, mark="- ") for message in messages]
+def explanation(explained: Explanation, lang: str = "en", width: int = 80) -> str:
+    return plain(explanation_blocks(explained, lang), width)
+
+
+def explanation_blocks(explained: Explanation, lang: str = "en") -> list[Block]:
+    blocks = section_blocks(explained.about, lang)
+    if explained.lines:
+        blocks += [GAP, Block(tied(msg("Line by line"), lang), "head")]
+    for passage in explained.lines:
+        quote = passage.quote.strip()
+        head = Block(quote, "quote") if quote else Block(tied(passage.title, lang), "quote")
+        blocks += [GAP, head, *(Block(tied(remark.words, lang), indent=2, mark="- ") for remark in passage.remarks)]
+    if explained.left_out is not None:
+        blocks += [GAP, Block(tied(explained.left_out, lang), "note")]
+    for section in explained.story:
+        blocks += [GAP, *section_blocks(section, lang)]
+    if explained.lacking:
+        blocks += [GAP, Block(tied(msg("It could say more if it knew"), lang), "head")]
+        blocks += [Block(tied(message, lang), "note", indent=2, mark="- ") for message in explained.lacking]
+    return blocks
+
+
+def section_blocks(section: Section, lang: str) -> list[Block]:
+    head = Block(tied(section.title, lang), "head")
+    return [head, *(Block(tied(remark.words, lang), indent=2, mark="- ") for remark in section.remarks)]
+
+
+def entry_blocks(entry: Entry, lang: str = "en") -> list[Block]:
+    blocks = [Block(tied(entry.term.title, lang), "head"), *(Block(tied(message, lang), indent=2) for message in entry.term.meaning)]
+    blocks += [Block(tied(message, lang), "good", indent=2, mark="- ") for message in entry.here]
+    if entry.term.see:
+        blocks.append(Block(tied(msg("See also: {terms:code}", terms=entry.term.see), lang), "note", indent=2))
+    return blocks
