@@ -1,0 +1,130 @@
+"""Reads nanoGPT's meta.pkl without running anything in it.
+
+A pickle is a program, and Python's own reader runs it: a meta.pkl from a stranger could delete files, or ask for all memory. This reader knows only
+the instructions that build numbers, strings, lists, tuples, sets and dicts, and refuses the file at the first one that names a function
+or a class. It never allocates more than the file is long, and gives up on files that no tokenizer can need.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nanoscope.errors import fault
+from nanoscope.message import msg
+
+MOST_BYTES = 64 << 20
+MOST_INSTRUCTIONS = 20_000_000
+
+
+class Refused(Exception):
+    """The pickle holds something that is not plain data."""
+
+
+def read_plain_pickle(path: Path) -> Any:
+    """The value in the file, if it is made of plain data only."""
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise Refused(f"it is {size:,} bytes long")
+        return plain_value(path.read_bytes())
+    except Refused as reason:
+        raise fault(
+            msg("this pickle holds more than plain data, and was not opened: {reason}", reason=str(reason)),
+            where=msg("{path:code}", path=str(path)),
+            fix=msg(
+                "prepare the data again with {command:code}; pickles can run code, so nanoscope reads only plain ones",
+                command="nanoscope prepare",
+            ),
+        ) from None
+
+
+def plain_value(payload: bytes) -> Any:
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    try:
+        for count, (instruction, argument, _) in enumerate(pickletools.genops(io.BytesIO(payload))):
+            if count > MOST_INSTRUCTIONS:
+                raise Refused("it is too long")
+            name = instruction.name
+            if name in _PUSHES:
+                stack.append(argument)
+            elif name in _CONSTANTS:
+                stack.append(_CONSTANTS[name]())
+            elif name == "MARK":
+                marks.append(len(stack))
+            elif name in _COLLECTS:
+                start = marks.pop()
+                items = stack[start:]
+                del stack[start:]
+                _COLLECTS[name](stack, items)
+            elif name in _TUPLES:
+                size = _TUPLES[name]
+                items = tuple(stack[-size:])
+                del stack[-size:]
+                stack.append(items)
+            elif name == "APPEND":
+                item = stack.pop()
+                _expect(stack[-1], list).append(item)
+            elif name == "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                _expect(stack[-1], dict)[key] = value
+            elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
+                memo[argument] = stack[-1]
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in ("GET", "BINGET", "LONG_BINGET"):
+                stack.append(memo[argument])
+            elif name == "POP":
+                stack.pop()
+            elif name == "STOP":
+                break
+            elif name not in ("PROTO", "FRAME"):
+                raise Refused(f"instruction {name} with {argument!r:.60}")
+        (value,) = stack
+        return value
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+        raise Refused(f"it is damaged ({error})") from None
+
+
+def _expect(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise Refused("it is damaged")
+    return value
+
+
+def _append_dict(stack: list[Any], items: list[Any]) -> None:
+    stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+
+def _set_items(stack: list[Any], items: list[Any]) -> None:
+    _expect(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+
+
+_PUSHES = frozenset(
+    """INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8
+    BINBYTES SHORT_BINBYTES BINBYTES8""".split()
+)
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_SET": set,
+}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_COLLECTS: dict[str, Callable[[list[Any], list[Any]], None]] = {
+    "DICT": _append_dict,
+    "LIST": lambda stack, items: stack.append(items),
+    "TUPLE": lambda stack, items: stack.append(tuple(items)),
+    "SETITEMS": _set_items,
+    "APPENDS": lambda stack, items: _expect(stack[-1], list).extend(items),
+    "ADDITEMS": lambda stack, items: _expect(stack[-1], set).update(items),
+    "POP_MARK": lambda stack, items: None,
+}
