@@ -77,7 +77,7 @@ def _measured(case: Case, i: int, train: float, val: float) -> Iterator[Remark]:
     if math.isfinite(error):
         yield Remark(
             "standard_error",
-            msg("Its standard error is {error:nats}: two evaluations on other batches would differ by that much.", error=error),
+            msg("Its standard error is {error:nats}: on other batches it could come out that much higher or lower.", error=error),
         )
 
 
@@ -151,7 +151,7 @@ def _gap(case: Case, i: int, train: float, val: float) -> Iterator[Remark]:
             "Val is {gap:nats} above train, within what the scatter of evaluations can do: nothing is learned by heart so far.", gap=gap
         )
     else:
-        words = msg("Val is {gap:nats} above train: that much better does it know the text that it was trained on.", gap=gap)
+        words = msg("Val is {gap:nats} above train: the model knows its training text that much better than new text.", gap=gap)
     yield Remark("overfitting", words)
 
 

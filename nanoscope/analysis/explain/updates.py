@@ -156,7 +156,7 @@ def _beside_evaluation(case: Case, i: int) -> Iterator[Remark]:
     yield Remark(
         "val_loss",
         msg(
-            "So few tokens scatter: it may stand a few tenths from the evaluation, which averages many batches ({train:nats} at step {step:count}). That is noise of the printed number, not of the training.",
+            "So small a sample scatters: it may stand a few tenths of a nat from the evaluation, which averages many batches ({train:nats} at step {step:count}). That is noise of the printed number, not of the training.",
             train=float(case.evals.train[nearest]), step=int(case.evals.step[nearest]),
         ),
     )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Layout: lines no wider than asked, in both scripts, nothing lost, and plain text where nobody looks at colours."""
+
+from __future__ import annotations
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanoscope.present.blocks import Block, for_stream, painted, plain, width_of
+
+HINDI = "मॉडल ने अभी कुछ नहीं सीखा, वह अटकल लगाता है: उससे ln 65 = 4.1744 मिलना चाहिए, मिला 4.2000।"
+
+
+def test_a_paragraph_hangs_below_its_mark() -> None:
+    assert plain([Block("one two three four five six seven", indent=2, mark="- ")], 30) == "  - one two three four five\n    six seven\n"
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    assert "35.0 TFLOP/s" in plain([Block("that is a speed of about 35.0\u00a0TFLOP/s here")], 30)
+
+
+def test_lines_to_be_copied_are_never_broken() -> None:
+    command = "nanoscope train shakespeare-char --max_iters=1750 --dropout=0.2 --weight_decay=0.1"
+    assert command in plain([Block(command, "command", indent=4)], 40)
+
+
+def test_vowel_signs_above_and_below_take_no_column() -> None:
+    assert width_of("कि") == 2 and width_of("कु") == 1 and width_of("abc") == 3
+
+
+@given(st.text(alphabet="ab क म ि ु ँ ा।é", max_size=200), st.integers(30, 100))
+def test_no_line_is_wider_than_asked_and_no_word_is_lost(text: str, width: int) -> None:
+    words = [word[: width - 4] for word in text.split()]
+    shown = plain([Block(" ".join(words), mark="- ")], width)
+    assert all(width_of(line) <= width for line in shown.splitlines())
+    assert shown.removeprefix("- ").split() == words or not words
+
+
+def test_hindi_wraps_by_its_columns() -> None:
+    lines = plain([Block(HINDI)], 40).splitlines()
+    assert len(lines) > 1 and all(width_of(line) <= 40 for line in lines)
+    assert " ".join(lines) == HINDI
+
+
+def test_colours_change_nothing_but_the_colour() -> None:
+    import re
+
+    blocks = [Block("title [not markup] :smile:", "head"), Block(HINDI, indent=2, mark="- "), Block("iter 0: loss 4.2", "quote")]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", painted(blocks, 60)) == plain(blocks, 60)
+    assert "\x1b[" in painted(blocks, 60)
+
+
+def test_a_pipe_gets_plain_text() -> None:
+    assert for_stream([Block("title", "head")], io.StringIO()) == "title\n"
+
+
+def test_a_foreign_line_cannot_steer_the_terminal() -> None:
+    assert plain([Block("iter 0\x1b[2J\x07: loss 4.2", "quote")]) == "iter 0[2J: loss 4.2\n"
