@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nanoscope.config.fields import Config
 from nanoscope.sizing.parameters import parameters
 from nanoscope.sizing.shape import Shape
 
@@ -72,3 +73,19 @@ def _activations_of_a_layer(shape: Shape, batch_size: int, is_16_bit: bool, drop
     else:
         scores = (5 if dropout > 0 else 2) * shape.n_head * tokens * shape.block_size
     return (linear + scores) * (AUTOCAST_FACTOR if is_16_bit else 2.0)
+
+
+LOGITS_WORTH_CHUNKING = 256 << 20  # bytes of float32 logits: below, a chunked head wins nothing
+PADDED_FROM = 1000  # vocabularies from here on are rounded up to a multiple of 64, which matmuls like; 65 characters stay 65
+
+
+def is_head_chunked(config: Config, vocab_size: int) -> bool:
+    """What `chunked_head = auto` comes to."""
+    if config.chunked_head is not None:
+        return config.chunked_head
+    return 4 * config.batch_size * config.block_size * vocab_size > LOGITS_WORTH_CHUNKING
+
+
+def padded_vocab(tokens: int) -> int:
+    """What `vocab_size = auto` comes to for data with so many different tokens."""
+    return tokens if tokens < PADDED_FROM or tokens % 64 == 0 else -(-tokens // 64) * 64

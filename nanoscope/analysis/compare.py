@@ -1,0 +1,62 @@
+"""Which of these runs is better, on which axis, is it more than noise, and what could explain it; or why that cannot be said.
+
+comparison = compare([Group("A", (run_a,)), Group("B", (run_b,))])
+comparison.differences, .outcomes, .sooner, .speeds, .remarks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nanoscope.analysis.compare_axes import Outcome, Sooner, Verdict, outcomes, sooner
+from nanoscope.analysis.compare_differences import Difference, differences
+from nanoscope.analysis.compare_grounds import Grounds, grounds, in_bits_per_byte
+from nanoscope.analysis.compare_remarks import remarks
+from nanoscope.analysis.compare_side import Group, Side
+from nanoscope.errors import fault
+from nanoscope.message import Message, msg
+
+MOST_SIDES = 26
+
+
+@dataclass(frozen=True)
+class Comparison:
+    sides: tuple[Side, ...]
+    differences: tuple[Difference, ...]
+    grounds: Grounds
+    outcomes: tuple[Outcome, ...]
+    sooner: tuple[Sooner, ...]
+    remarks: tuple[Message, ...]
+    rescored: tuple[Verdict, ...] = ()
+
+    def outcome(self, axis: str) -> Outcome:
+        return next(each for each in self.outcomes if each.axis == axis)
+
+
+def compare(groups: Sequence[Group], rescored: tuple[Verdict, ...] = ()) -> Comparison:
+    if len(groups) < 2:
+        raise fault(msg("there is only one run to compare"), fix=msg("name two runs, or a log that holds two"))
+    if len(groups) > MOST_SIDES:
+        raise fault(
+            msg("{count:count} runs are too many for one table", count=len(groups)),
+            fix=msg("compare groups of them with {option:code}", option="--against"),
+        )
+    ground = grounds([Side(group) for group in groups])
+    if ground.unit == "bits":
+        groups = [in_bits_per_byte(group) for group in groups]
+    sides = tuple(Side(group) for group in groups)
+    differ = differences(sides)
+    results = outcomes(sides, ground.not_comparable)
+    faster = () if ground.not_comparable else _sooner(sides)
+    return Comparison(sides, differ, ground, results, faster, tuple(remarks(sides, differ, ground, results)), rescored)
+
+
+def _sooner(sides: Sequence[Side]) -> tuple[Sooner, ...]:
+    """Each side against the one with the lowest val loss."""
+    known = [side for side in sides if side.best is not None]
+    if len(known) < 2:
+        return ()
+    best = min(known, key=lambda side: side.best[1] if side.best else 0.0)
+    found = [sooner(best, side) for side in known if side is not best]
+    return tuple(each for each in found if each is not None)

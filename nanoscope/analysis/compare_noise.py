@@ -1,0 +1,153 @@
+"""Is a difference between two val losses more than noise? Errors of the evaluations, paired where possible, and the spread between repeats.
+
+The error of a difference has two parts. The *evaluation's*: on the same batches it is taken from the paired differences, which are several times
+sharper than two separate errors. And the *run's own*: a repeat with another seed ends elsewhere. With several runs a side the second is
+seen in the runs themselves; with one run a side it is the spread known from runs of the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanoscope.analysis.compare_side import Side
+from nanoscope.analysis.references import SEED_SPREAD
+from nanoscope.analysis.statistics import standard_error, t_quantile
+from nanoscope.message import Message, msg
+
+CONFIDENCE = 0.95
+POWER = 0.8  # with which a difference is to be seen, where more seeds are proposed
+UNKNOWN_EVAL_ERROR = 0.05
+"""An evaluation whose error nobody kept: hardly worse than this (20 batches of 12 windows of 64 characters come to 0.02)."""
+PRIOR_WEIGHT = 4.0  # degrees of freedom that the known spread counts for beside the spread of the runs at hand
+SMALLEST_DIFFERENCE = 0.01  # the difference that more seeds should show
+
+
+@dataclass(frozen=True)
+class Measured:
+    """a - b in nats, with its standard error and where that comes from. `se` is None where it is not known, only bounded."""
+
+    difference: float
+    se: float | None
+    freedom: float  # degrees of freedom of `se`
+    how: tuple[Message, ...]
+    spread: float | None = None  # between repeats, one run against another of the same side
+    bound: float = math.inf  # no plausible error is larger
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % interval."""
+        se = self.bound if self.se is None else self.se
+        return t_quantile(0.5 + CONFIDENCE / 2, self.freedom) * se
+
+    @property
+    def is_clear(self) -> bool:
+        return abs(self.difference) > self.half_width
+
+
+def measure(a: Side, b: Side, step_a: float, step_b: float) -> Measured | None:
+    """The difference of the evaluations at those steps (of each side). None where one of them was not evaluated there."""
+    vals_a, vals_b = a.val_at(step_a), b.val_at(step_b)
+    if vals_a is None or vals_b is None:
+        return None
+    difference = float(vals_a.mean() - vals_b.mean())
+    evaluation, shared, how_eval = _evaluation_error(a, b, step_a, step_b)
+    repeats, freedom, spread, how_runs = _repeat_error(a, b, vals_a, vals_b, step_a, evaluation, shared)
+    how = tuple(each for each in (how_eval, how_runs) if each is not None)
+    if evaluation is None:
+        bound = math.hypot(math.sqrt(2) * UNKNOWN_EVAL_ERROR, repeats)
+        return Measured(difference, None, freedom, how, spread, bound)
+    se = math.hypot(evaluation, repeats)
+    return Measured(difference, se, freedom, how, spread, se)
+
+
+def _evaluation_error(a: Side, b: Side, step_a: float, step_b: float) -> tuple[float | None, bool, Message | None]:
+    """(standard error of the difference that comes from the evaluations, whether all were on the same batches, how it is known)."""
+    batches_a, batches_b = a.batch_losses_at(step_a), b.batch_losses_at(step_b)
+    if batches_a and batches_b and len({fingerprint for fingerprint, _ in (*batches_a, *batches_b)}) == 1:
+        mean_a = np.mean([losses for _, losses in batches_a], axis=0)
+        mean_b = np.mean([losses for _, losses in batches_b], axis=0)
+        error = standard_error(mean_a - mean_b)
+        if error is not None:
+            return error, True, msg("paired: the same {count:count} val batches, difference by difference", count=len(mean_a))
+    errors = [side.case.eval_noise for side in (a, b)]
+    if errors[0] is None or errors[1] is None:
+        return None, False, msg("the evaluations' own error was not kept and cannot be inferred")
+    counts = [math.sqrt(side.runs) for side in (a, b)]
+    error = math.hypot(errors[0].value / counts[0], errors[1].value / counts[1])
+    how = msg(
+        "errors of the two evaluations, {one:nats} and {other:nats} ({source})",
+        one=errors[0].value,
+        other=errors[1].value,
+        source=errors[0].how,
+    )
+    return error, False, how
+
+
+def _repeat_error(
+    a: Side, b: Side, vals_a: np.ndarray, vals_b: np.ndarray, step: float, evaluation: float | None, is_shared: bool
+) -> tuple[float, float, float | None, Message | None]:
+    """(standard error that comes from repeating the runs, its degrees of freedom, the spread itself, how it is known)."""
+    known, how = known_spread(a, b, step)
+    freedom = float(len(vals_a) + len(vals_b) - 2)
+    share = math.sqrt(1 / len(vals_a) + 1 / len(vals_b))
+    if freedom < 1:
+        return known * share, math.inf, known, how
+    squares = float(((vals_a - vals_a.mean()) ** 2).sum() + ((vals_b - vals_b.mean()) ** 2).sum())
+    seen = squares / freedom
+    if evaluation is not None and not is_shared:  # each run was evaluated on its own batches: their error is already in this scatter
+        own = evaluation / share
+        seen = max(0.0, seen - own**2)
+    # The spread of a handful of runs is itself uncertain; the known spread steadies it, as in a moderated t-test.
+    spread = math.sqrt((freedom * seen + PRIOR_WEIGHT * known**2) / (freedom + PRIOR_WEIGHT))
+    words = msg(
+        "spread of the {runs:count} runs themselves, {spread:nats}, steadied by what is usual",
+        runs=len(vals_a) + len(vals_b),
+        spread=spread,
+    )
+    return spread * share, freedom + PRIOR_WEIGHT, spread, words
+
+
+REFERENCE_TOKENS = 0.7e9  # of the runs that SEED_SPREAD was measured on
+REFERENCE_SLOPE = 0.17  # nats an e-fold of tokens at their end
+SPREAD_EXPONENT = -0.3
+
+
+def known_spread(a: Side, b: Side, step: float) -> tuple[float, Message]:
+    """Standard deviation between repeats of one run, as far as runs of this kind have been repeated."""
+    found = [_usual_spread(side) for side in (a, b)]
+    spread = max(found)
+    return spread, msg("usual spread between repeats of such a run, {spread:nats}", spread=spread)
+
+
+def _usual_spread(side: Side) -> float:
+    slope, tokens = final_slope(side), side.total("tokens")
+    if slope is None or tokens is None:
+        return SEED_SPREAD
+    jitter = SEED_SPREAD / REFERENCE_SLOPE * (tokens / REFERENCE_TOKENS) ** SPREAD_EXPONENT
+    return max(SEED_SPREAD, slope * jitter)
+
+
+def final_slope(side: Side) -> float | None:
+    """Nats per e-fold of steps over the last half of the evaluations, where the curve falls."""
+    step, val = side.curve.step, side.curve.val
+    kept = step > 0
+    step, val = step[kept], val[kept]
+    half = step >= step[-1] / 2 if len(step) else np.zeros(0, bool)
+    if half.sum() < 2:
+        if len(step) < 2:
+            return None
+        half = np.zeros(len(step), bool)
+        half[-2:] = True
+    slope = np.polyfit(np.log(step[half]), val[half], 1)[0]
+    return max(0.0, -float(slope))
+
+
+def seeds_needed(spread: float, difference: float = SMALLEST_DIFFERENCE) -> int:
+    """Runs a side that show a difference in 80 of 100 cases: 2 (z_0.975 + z_0.8)^2 (spread / difference)^2."""
+    from scipy.special import ndtri
+
+    z = float(ndtri(0.5 + CONFIDENCE / 2) + ndtri(POWER))
+    return max(1, math.ceil(2 * (z * spread / difference) ** 2))

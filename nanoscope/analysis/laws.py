@@ -1,0 +1,78 @@
+"""Published laws of how losses, batches and learning rates scale, as formulas with their sources. Ranges, not truths.
+
+N is the total number of parameters, D the tokens seen, U the different tokens among them, C the FLOPs. Losses are nats per token.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """L = E + A / N^alpha + B / D^beta. Absolute values belong to the corpus and tokenizer it was fitted on: use differences."""
+
+    name: str
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+
+    def loss(self, N: float, D: float) -> float:
+        return self.E + self.A / N**self.alpha + self.B / D**self.beta
+
+    def slope(self, D: float) -> float:
+        """Nats that one e-fold of tokens is worth."""
+        return self.beta * self.B / D**self.beta
+
+
+LOSS_LAWS = (
+    LossLaw("Besiroglu 2024 (arXiv 2404.10102)", 1.8172, 482.01, 2085.43, 0.3478, 0.3658),
+    LossLaw("Muennighoff 2023 (arXiv 2305.16264)", 1.8691, 520.82, 1487.7, 0.35266, 0.35266),
+    LossLaw("Hoffmann 2022 (arXiv 2203.15556)", 1.69, 406.4, 410.7, 0.34, 0.28),
+)
+"""The first is used where one value is wanted, the others give the range. The third is known to be biased."""
+
+REPEATED = 15.39
+"""R* of Muennighoff 2023: epochs after which repeated tokens have lost most of their worth."""
+
+
+def worth_of_tokens(seen: float, unique: float) -> float:
+    """Fresh tokens that would have taught as much as `seen` tokens of a corpus of `unique` (Muennighoff 2023). Knows of no overfitting."""
+    epochs = seen / unique
+    if epochs <= 1:
+        return seen
+    return unique + unique * REPEATED * (1 - math.exp(-(epochs - 1) / REPEATED))
+
+
+def step_law_rate(N: float, D: float) -> float:
+    """Best peak learning rate of AdamW with a batch of `step_law_batch` (Step Law, arXiv 2503.04715, medians of its data)."""
+    return 1.78 * N**-0.712 * D**0.307
+
+
+def step_law_batch(D: float) -> float:
+    """Best tokens per update (same source); an independent grid of 1,800 runs agrees within a factor of 1.6."""
+    return 0.573 * D**0.571
+
+
+STEP_LAW_RANGE = 2.0  # a factor either way: one notch of the grid that confirmed it
+
+SMALLEST_FITTED_N, SMALLEST_FITTED_D = 40e6, 100e6
+"""Below these the two laws are extrapolated: the grids that they rest on begin there."""
+
+
+def critical_batch(D: float) -> float:
+    """Tokens per update beyond which a larger batch costs tokens (Zhang 2024, arXiv 2410.21676; the constant to within a factor of 2)."""
+    return 22.9 * D**0.47
+
+
+def tokens_wasted(batch: float, critical: float) -> float:
+    """Tokens needed over the least possible, for a batch of that size (McCandlish 2018: 1 + B / B_crit)."""
+    return 1 + batch / critical
+
+
+def rate_for_batch(rate: float, batch: float, best_batch: float) -> float:
+    """Adam's rate goes with the square root of the batch below the best one, and stays above it."""
+    return rate * min(1.0, math.sqrt(batch / best_batch))

@@ -1,0 +1,296 @@
+"""From a preset's name to a plan: settings, data, machine, a few seconds of measurement, and every fault of the question at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanoscope import files
+from nanoscope.analysis.corpora import corpus_named
+from nanoscope.analysis.plan import Plan, make_plan
+from nanoscope.analysis.plan_budget import Budget, best_for, budget_named, estimated_speed
+from nanoscope.analysis.plan_facts import Calibration, DataFacts, MachineFacts
+from nanoscope.config.fields import Config, as_text
+from nanoscope.config.load import load
+from nanoscope.config.preset import named_preset
+from nanoscope.config.settings import Settings
+from nanoscope.errors import Fault, UserError, fault, raise_if_any
+from nanoscope.message import Message, msg
+from nanoscope.sizing import Device, hardware_named, shape_of
+from nanoscope.sizing.memory import is_head_chunked, padded_vocab
+
+DEFAULT_PRESET = "quickstart"
+CHARACTERS_AT_MOST = 1024  # tokens of a vocabulary of characters or bytes
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a plan is asked for."""
+
+    source: str | None = None
+    overrides: Sequence[tuple[str, str]] = ()
+    hardware: str | None = None
+    budget: str | None = None
+    price_per_hour: float | None = None
+    difference: float | None = None
+    dataset_tokens: int | None = None
+    val_tokens: int | None = None
+    measure: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    plan: Plan
+    settings: Settings
+    budget: Budget | None
+    reasons: tuple[Message, ...] = ()
+    source: str = ""
+
+
+def answer(question: Question) -> Answer:
+    settings, device, budget = _understood(question)
+    data = data_facts(settings.config, question.dataset_tokens, question.val_tokens)
+    _refuse_impossible(settings, data)
+    config = settings.config
+    machine = named_machine(config, device) if device is not None else this_machine(config)
+    reasons: tuple[Message, ...] = ()
+    if budget is not None:
+        config, machine, reasons = _turned_round(budget, settings, data, machine, question)
+    config = resolved(config, data)
+    if machine.is_this_one and machine.calibration is None and question.measure:
+        machine = measured_on(machine, config, data)
+    elif machine.is_this_one and machine.calibration is None:
+        machine = dataclasses.replace(machine, not_calibrated=msg("nothing was measured, as asked"))
+    plan = make_plan(
+        config, data, machine, preset=_unchanged_preset(settings) if budget is None else None, price_per_hour=question.price_per_hour,
+        difference=question.difference, notes=settings.notes,
+    )  # fmt: skip
+    return Answer(plan, settings, budget, reasons, question.source or DEFAULT_PRESET)
+
+
+def command_of(found: Answer, path: str | None) -> str:
+    """What starts the planned run: by its config file where one was written, else by preset and settings."""
+    if path:
+        return f"nanoscope train {path}"
+    if found.budget is None:
+        given = [
+            f"--{name}={as_text(getattr(found.settings.config, name))}"
+            for name, where in found.settings.came_from.items()
+            if where.startswith("--")
+        ]
+        return " ".join(["nanoscope train", found.source, *given])
+    base = found.settings.config
+    changed = [
+        f"--{name}={as_text(getattr(found.plan.config, name))}"
+        for name, where in found.settings.came_from.items()
+        if name not in ("chunked_head",) and (where.startswith("--") or getattr(found.plan.config, name) != getattr(base, name))
+    ]
+    return " ".join(["nanoscope train", found.source, *changed])
+
+
+def write_config(path: str, text: str) -> None:
+    target = Path(path)
+    if target.suffix != ".toml":
+        raise fault(msg("{path:code} is not a config file's name", path=path), where=msg("{option:code}", option="-o"),
+                    fix=msg("give it a name that ends in .toml"))  # fmt: skip
+    if target.exists():
+        raise fault(msg("{path:code} exists already", path=path), where=msg("{option:code}", option="-o"), fix=msg("choose another name"))
+    files.write_whole(target, text)
+
+
+def resolved(config: Config, data: DataFacts) -> Config:
+    """`auto` settings as the trainer would decide them."""
+    if config.chunked_head is not None:
+        return config
+    return dataclasses.replace(config, chunked_head=is_head_chunked(config, shape_of(config, data.vocab_size).vocab_size))
+
+
+def data_facts(config: Config, train_tokens: int | None = None, val_tokens: int | None = None) -> DataFacts:
+    """The prepared data if there is some, else what is known of a corpus of that name."""
+    found = _prepared(config.dataset) or _known_corpus(config.dataset) or DataFacts(config.dataset)
+    changes: dict[str, object] = {}
+    if train_tokens is not None:
+        changes |= {"train_tokens": train_tokens, "origin": msg("as given")}
+    if val_tokens is not None:
+        changes["val_tokens"] = val_tokens
+    if config.vocab_size is not None:
+        changes["vocab_size"] = config.vocab_size
+    if found.vocab_size is None and config.vocab_size is None:
+        changes["vocab_size"] = padded_vocab(50257)  # what `nanoscope prepare` makes of a text that names no tokenizer
+    found = dataclasses.replace(found, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(found, is_char=found.vocab_size is not None and found.vocab_size <= CHARACTERS_AT_MOST)
+
+
+def named_machine(config: Config, device: tuple[str, Device | None, str, int, float | None]) -> MachineFacts:
+    text, found, kind, count, memory_gb = device
+    dtype = config.dtype if config.dtype != "auto" else found.best_dtype if found is not None and kind == "gpu" else "float32"
+    size = memory_gb or (min(found.memory_gb) if found is not None and found.memory_gb else None)
+    return MachineFacts(
+        name=found.name if found is not None else text, kind=kind, dtype=dtype, device=found, count=count,
+        memory_bytes=size * 1e9 if size else None, is_this_one=False, compiled=config.compile is not False and kind == "gpu",
+        not_calibrated=None if found is not None else msg("the speed of {name:code} is only known by measurement: run this on it", name=text),
+    )  # fmt: skip
+
+
+def this_machine(config: Config) -> MachineFacts:
+    import psutil
+
+    free = shutil.disk_usage(_existing(Path(config.out_dir if config.out_dir != "auto" else "."))).free
+    facts = MachineFacts(
+        name="this machine", kind="cpu", dtype=config.dtype if config.dtype != "auto" else "float32",
+        memory_bytes=psutil.virtual_memory().total, free_disk_bytes=free,
+    )  # fmt: skip
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        return dataclasses.replace(
+            facts, not_calibrated=msg("torch is not installed, so nothing can be measured: {command:code}", command="pip install torch")
+        )
+    from nanoscope.train.machine import choose_machine
+
+    chosen = choose_machine(config, lambda event: None)
+    kind = {"cuda": "gpu", "mps": "apple"}.get(chosen.device.type, "cpu")
+    return dataclasses.replace(
+        facts, name=chosen.hardware, kind=kind, dtype=chosen.dtype, memory_bytes=chosen.memory_bytes,
+        device=hardware_named(chosen.hardware).device if kind != "cpu" else None, compiled=config.compile is not False and kind == "gpu",
+    )  # fmt: skip
+
+
+def measured_on(machine: MachineFacts, config: Config, data: DataFacts) -> MachineFacts:
+    """The machine with a few seconds of this model on it, or with the reason why there is no measurement."""
+    if machine.not_calibrated is not None:
+        return machine
+    from nanoscope.api.calibrate import calibrate
+
+    found = calibrate(config, shape_of(config, data.vocab_size).vocab_size)
+    if isinstance(found, Calibration):
+        return dataclasses.replace(machine, calibration=found)
+    return dataclasses.replace(machine, not_calibrated=found)
+
+
+def _turned_round(
+    budget: Budget, settings: Settings, data: DataFacts, machine: MachineFacts, question: Question
+) -> tuple[Config, MachineFacts, tuple[Message, ...]]:
+    """The best config for the budget. On this machine one shape is timed first; where the choice then moves, the new one is timed too."""
+    fixed = frozenset(name for name, where in settings.came_from.items() if where.startswith("--"))
+    if machine.is_this_one and question.measure and budget.kind == "seconds":
+        machine = measured_on(machine, resolved(settings.config, data), data)
+    choice = best_for(budget, settings.config, data, machine, estimated_speed(machine), fixed)
+    for _ in range(2):
+        if not (machine.is_this_one and question.measure) or machine.not_calibrated is not None:
+            break
+        before = _shape_key(choice.config)
+        machine = measured_on(dataclasses.replace(machine, calibration=None), resolved(choice.config, data), data)
+        if budget.kind != "seconds":
+            break
+        choice = best_for(budget, settings.config, data, machine, estimated_speed(machine), fixed)
+        if _shape_key(choice.config) == before:
+            break
+        machine = dataclasses.replace(machine, calibration=None) if _ == 1 else machine
+    return choice.config, machine, choice.reasons
+
+
+def _shape_key(config: Config) -> tuple[int, ...]:
+    return (config.n_layer, config.n_head, config.n_embd, config.block_size, config.batch_size)
+
+
+def _understood(question: Question) -> tuple[Settings, tuple[str, Device | None, str, int, float | None] | None, Budget | None]:
+    """Settings, device and budget; every fault of all three is told together."""
+    faults: list[Fault] = []
+    settings, device, budget = None, None, None
+    try:
+        settings = load(question.source or DEFAULT_PRESET, question.overrides)
+    except UserError as error:
+        faults += error.faults
+    if question.hardware is not None:
+        found = hardware_named(question.hardware)
+        if found.device is None and found.kind != "cpu":
+            faults.append(_unknown_device(question.hardware, found.is_laptop))
+        else:
+            kind = found.kind or "gpu"
+            device = (
+                question.hardware,
+                found.device,
+                kind if kind in ("cpu", "gpu", "apple") else "gpu",
+                found.count or 1,
+                found.memory_gb,
+            )
+    if question.budget is not None:
+        try:
+            budget = budget_named(question.budget)
+        except UserError as error:
+            faults += error.faults
+    raise_if_any(faults)
+    assert settings is not None
+    return settings, device, budget
+
+
+def _unknown_device(text: str, is_laptop: bool) -> Fault:
+    what = msg("the table of devices does not hold {name:code}, and a similar name says nothing about its speed", name=text)
+    if is_laptop:
+        return Fault(
+            what,
+            where=msg("{option:code}", option="--hardware"),
+            fix=msg("laptop parts share a name with faster cards: run {command:code} on the laptop itself", command="nanoscope plan"),
+        )
+    return Fault(what, where=msg("{option:code}", option="--hardware"), fix=msg("use a name such as {names:code}, or run {command:code} on the machine itself",
+                                                                                names=("RTX 4070", "A100", "M3 Max"), command="nanoscope plan"))  # fmt: skip
+
+
+def _refuse_impossible(settings: Settings, data: DataFacts) -> None:
+    config = settings.config
+    faults = []
+    for name, tokens in (("train", data.train_tokens), ("val", data.val_tokens)):
+        if tokens is not None and tokens <= config.block_size:
+            faults.append(
+                Fault(
+                    msg("the {split} split has {tokens:count} tokens, fewer than one context of {block:count}", split=name, tokens=tokens, block=config.block_size),
+                    where=msg("{where:code}", where=[f"block_size: {settings.came_from.get('block_size', 'default')}"]),
+                    fix=msg("use a shorter context or more text"),
+                )
+            )  # fmt: skip
+    raise_if_any(faults)
+
+
+def _prepared(name: str) -> DataFacts | None:
+    return None
+
+
+def _known_corpus(name: str) -> DataFacts | None:
+    corpus = corpus_named(name)
+    if corpus is None:
+        return None
+    return DataFacts(
+        name=name, train_tokens=corpus.train_tokens, val_tokens=corpus.val_tokens, vocab_size=corpus.vocab_size, unigram_nats=corpus.unigram_nats,
+        is_char=corpus.is_char, origin=msg("as nanoGPT prepares {corpus:code}", corpus=corpus.name),
+    )  # fmt: skip
+
+
+def _unchanged_preset(settings: Settings):
+    """The preset, where nothing that matters for its result was changed."""
+    preset = named_preset(settings.preset) if settings.preset else None
+    if preset is None:
+        return None
+    harmless = {
+        "out_dir",
+        "log_interval",
+        "device",
+        "dtype",
+        "compile",
+        "threads",
+        "seed",
+        "eval_interval",
+        "wandb_log",
+        "keep_checkpoints",
+    }
+    changed = [name for name, where in settings.came_from.items() if where.startswith("--") and name not in harmless]
+    return None if changed else preset
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
