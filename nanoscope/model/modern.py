@@ -22,15 +22,14 @@ from nanoscope.config.fields import Config
 from nanoscope.errors import fault
 from nanoscope.message import msg
 from nanoscope.model.cache import Cache, LayerCache
+from nanoscope.model.fused import norm, relu_squared, turned
 from nanoscope.model.loss import softcapped
 
 ROPE_BASE = 10_000.0
-NORM_EPS = 1e-6
 
 
 class Modern(nn.Module):
-    cos: Tensor
-    sin: Tensor
+    turn: Tensor
 
     def __init__(self, config: Config, vocab_size: int):
         super().__init__()
@@ -48,8 +47,8 @@ class Modern(nn.Module):
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
         angle = torch.outer(torch.arange(config.block_size), ROPE_BASE ** -(torch.arange(0, head_size, 2) / head_size))
-        self.register_buffer("cos", angle.cos()[:, None], persistent=False)  # (block_size, 1, d / H / 2)
-        self.register_buffer("sin", angle.sin()[:, None], persistent=False)
+        turn = torch.stack((angle.cos(), -angle.sin()), dim=-1)  # (block_size, d / H / 2, 2); backwards, as NanoChat turns
+        self.register_buffer("turn", turn[:, None, None], persistent=False)
         nn.init.normal_(self.embedding.weight)
         nn.init.zeros_(self.head.weight)
 
@@ -57,7 +56,7 @@ class Modern(nn.Module):
         """(B, T) ids -> (B, T, d), ready for the head. With a cache, `idx` continues the tokens that the cache has seen."""
         start = cache.length if cache else 0
         x = self.dropout(self._embed(idx, cache.tokens[:, -2:] if cache else idx[:, :0]))
-        turn = self.cos[start : start + idx.shape[1]], self.sin[start : start + idx.shape[1]]
+        turn = self.turn[start : start + idx.shape[1]]
         for number, block in enumerate(self.blocks):
             x = block(x, turn, cache.layers[number] if cache else None)
         return norm(x)
@@ -125,7 +124,7 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], cache: LayerCache | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor, cache: LayerCache | None) -> Tensor:
         x = x + self.attention(norm(x), turn, cache)
         return x + self.mlp(norm(x))
 
@@ -140,11 +139,11 @@ class Attention(nn.Module):
         self.n_head = config.n_head
         self.dropout = config.dropout
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], cache: LayerCache | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor, cache: LayerCache | None) -> Tensor:
         B, T, d = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, self.n_head, -1).unbind(2)  # each (B, T, H, d / H)
-        q, k = norm(rotated(q, *turn)).type_as(v), norm(rotated(k, *turn)).type_as(v)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        qkv = self.qkv(x).view(B, T, 3, self.n_head, -1)
+        q, k = turned(qkv[:, :, :2], turn).unbind(2)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)  # each (B, H, T, d / H)
         mask = None
         if cache is not None:
             k, v, mask = cache.extend(k, v)
@@ -163,19 +162,9 @@ class MLP(nn.Module):
         self.dropout = config.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(self.down(F.relu(self.up(x)).square()), self.dropout, self.training)
+        return F.dropout(self.down(relu_squared(self.up(x))), self.dropout, self.training)
 
 
 def earlier(ids: Tensor, by: int) -> Tensor:
     """What stood `by` places before each id; 0 where nothing did."""
     return F.pad(ids, (by, 0))[:, : ids.shape[1]]
-
-
-def norm(x: Tensor) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), eps=NORM_EPS)
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Each channel of the first half of a head and its partner in the second half, turned by an angle that grows with the position."""
-    one, other = x.chunk(2, dim=-1)
-    return torch.cat((one * cos + other * sin, other * cos - one * sin), dim=-1)

@@ -154,6 +154,7 @@ def test_without_shift_and_tables_it_is_the_nanochat_of_transformers():
     names = {"model.embed_tokens.weight": ours.embedding.weight, "lm_head.weight": ours.head.weight}
     for number, block in enumerate(ours.blocks):
         q, k, v = block.attention.qkv.weight.chunk(3)
+        q, k = halves(q), halves(k)
         at = f"model.layers.{number}"
         names |= {f"{at}.self_attn.q_proj.weight": q, f"{at}.self_attn.k_proj.weight": k, f"{at}.self_attn.v_proj.weight": v}
         names |= {f"{at}.self_attn.o_proj.weight": block.attention.out.weight}
@@ -161,3 +162,8 @@ def test_without_shift_and_tables_it_is_the_nanochat_of_transformers():
     theirs.load_state_dict(names, strict=True)
     x = ids(3, 12)
     torch.testing.assert_close(theirs(x).logits, ours(x), atol=1e-5, rtol=1e-5)
+
+
+def halves(weight: torch.Tensor) -> torch.Tensor:
+    """Our heads turn channels 0 and 1, 2 and 3, ...; theirs 0 and h / 2, 1 and h / 2 + 1, ...: the same heads in another order."""
+    return weight.view(2, 4, 2, 16).transpose(1, 2).reshape(16, 16)
