@@ -35,7 +35,7 @@ class Section:
 @dataclass(frozen=True)
 class Explanation:
     name: str
-    about: Section
+    about: Section | None  # None where it has been told already
     lines: tuple[Passage, ...]
     left_out: Message | None  # how many lines are like those explained
     story: tuple[Section, ...]

@@ -12,6 +12,7 @@ import numpy as np
 from nanoscope.analysis import pace
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.explanation import Remark, Section
+from nanoscope.analysis.rows import broken_rows
 from nanoscope.message import Message, msg
 
 PART_NAMES: dict[str, Message] = {
@@ -139,10 +140,9 @@ def _turning_point(case: Case) -> Iterator[Remark]:
 
 def _breaks(case: Case) -> Iterator[Remark]:
     kinds = [mark.kind for mark in case.run.marks]
-    losses = case.steps.loss
-    if np.isfinite(losses).any() and not np.isfinite(losses).all():
-        first = int(case.steps.step[int(np.flatnonzero(~np.isfinite(losses))[0])])
-        count = int((~np.isfinite(losses)).sum())
+    broken = np.flatnonzero(broken_rows(case))
+    if len(broken):
+        first, count = int(case.steps.step[broken[0]]), len(broken)
         yield Remark("nan", msg("{count:count} updates have no finite loss, the first at step {step:count}.", count=count, step=first))
     if "skip" in kinds:
         yield Remark("nan", msg("{count:count} updates were skipped because they were not finite.", count=kinds.count("skip")))
@@ -192,10 +192,10 @@ def _time(case: Case) -> Iterator[Remark]:
         low, high = np.percentile(took, [5, 95]) if len(took) > 20 else (took.min(), took.max())
         yield Remark(
             "tokens_per_s",
-            msg("An ordinary update takes {range:seconds_range} ({how}).", range=(float(low), float(high)), how=step.how),
+            msg("An ordinary update takes {range:seconds_range}.", range=(float(low), float(high))),
         )
     else:
-        yield Remark("tokens_per_s", msg("An ordinary update takes {took:seconds} ({how}).", took=step.value, how=step.how))
+        yield Remark("tokens_per_s", msg("An ordinary update takes {took:seconds}.", took=step.value))
     yield from _evaluation_share(case, step.value)
     yield from _first_iteration(case, step.value)
 
@@ -312,8 +312,8 @@ def _duration(case: Case) -> Iterator[Remark]:
         yield Remark(
             "tokens_per_s",
             msg(
-                "About {wall:seconds} from step 0, if all updates took as long as those shown ({how}).",
-                wall=case.last_step * case.step_time.value + evals, how=case.step_time.how,
+                "About {wall:seconds} from step 0, if all updates took as long as those shown.",
+                wall=case.last_step * case.step_time.value + evals,
             ),
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def explanation(explained: Explanation, lang: str = "en") -> dict[str, object]:
     return {
         "name": explained.name,
-        "about": [_remark(remark, lang) for remark in explained.about.remarks],
+        "about": [_remark(remark, lang) for remark in explained.about.remarks] if explained.about is not None else [],
         "lines": [
             {
                 "kind": passage.kind, "step": passage.step, "line": passage.line, "text": passage.quote,

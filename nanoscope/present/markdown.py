@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nanoscope.message import Message, msg
@@ -26,12 +27,16 @@ def findings(diagnosis: Diagnosis, lang: str = "en") -> str:
 
 
 def explanation(explained: Explanation, lang: str = "en") -> str:
-    parts = [_section(explained.about, lang)]
+    parts = [_section(explained.about, lang)] if explained.about is not None and explained.about.remarks else []
     if explained.lines:
         parts.append(f"## {said(msg('Line by line'), lang)}")
-    for passage in explained.lines:
-        head = fenced(passage.quote.strip()) if passage.quote.strip() else f"**{said(passage.title, lang)}**"
-        parts += [head, "\n".join(f"- {said(remark.words, lang)}" for remark in passage.remarks)]
+    for _, group in groupby(explained.lines, key=lambda passage: (passage.line, passage.quote)):
+        passages = list(group)
+        quote = passages[0].quote.strip()
+        parts += [fenced(quote)] if quote else []
+        for passage in passages:
+            parts += [f"**{said(passage.title, lang)}**"] if not quote or len(passages) > 1 else []
+            parts.append("\n".join(f"- {said(remark.words, lang)}" for remark in passage.remarks))
     if explained.left_out is not None:
         parts.append(said(explained.left_out, lang))
     parts += [_section(section, lang) for section in explained.story]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nanoscope.errors import UserError
@@ -12,7 +13,7 @@ from nanoscope.present.words import paragraphs, show, tied
 
 if TYPE_CHECKING:
     from nanoscope.analysis.diagnose import Diagnosis
-    from nanoscope.analysis.explanation import Explanation, Section
+    from nanoscope.analysis.explanation import Explanation, Passage, Section
     from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
     from nanoscope.analysis.glossary import Entry
 
@@ -102,13 +103,10 @@ def explanation(explained: Explanation, lang: str = "en", width: int = 80) -> st
 
 
 def explanation_blocks(explained: Explanation, lang: str = "en") -> list[Block]:
-    blocks = section_blocks(explained.about, lang)
+    blocks = section_blocks(explained.about, lang) if explained.about is not None and explained.about.remarks else []
     if explained.lines:
         blocks += [GAP, Block(tied(msg("Line by line"), lang), "head")]
-    for passage in explained.lines:
-        quote = passage.quote.strip()
-        head = Block(quote, "quote") if quote else Block(tied(passage.title, lang), "quote")
-        blocks += [GAP, head, *(Block(tied(remark.words, lang), indent=2, mark="- ") for remark in passage.remarks)]
+    blocks += passages_blocks(explained.lines, lang)
     if explained.left_out is not None:
         blocks += [GAP, Block(tied(explained.left_out, lang), "note")]
     for section in explained.story:
@@ -116,6 +114,22 @@ def explanation_blocks(explained: Explanation, lang: str = "en") -> list[Block]:
     if explained.lacking:
         blocks += [GAP, Block(tied(msg("It could say more if it knew"), lang), "head")]
         blocks += [Block(tied(message, lang), "note", indent=2, mark="- ") for message in explained.lacking]
+    return blocks
+
+
+def passages_blocks(passages: Iterable[Passage], lang: str) -> list[Block]:
+    """Each line with what is said of it. Where one line of the source tells of several rows, it is quoted once."""
+    blocks: list[Block] = []
+    for _, group in groupby(passages, key=lambda passage: (passage.line, passage.quote)):
+        rows = list(group)
+        quote = rows[0].quote.strip()
+        blocks.append(GAP)
+        if quote:
+            blocks.append(Block(quote, "quote"))
+        for passage in rows:
+            if not quote or len(rows) > 1:
+                blocks.append(Block(tied(passage.title, lang), "quote"))
+            blocks += [Block(tied(remark.words, lang), indent=2, mark="- ") for remark in passage.remarks]
     return blocks
 
 

@@ -12,23 +12,29 @@ from nanoscope.analysis.case import Case
 from nanoscope.analysis.explain.about import about
 from nanoscope.analysis.explain.context import Context, context_of
 from nanoscope.analysis.explain.evaluations import evaluation_remarks
-from nanoscope.analysis.explain.pick import Row, picked
+from nanoscope.analysis.explain.pick import Row, arrived, picked
 from nanoscope.analysis.explain.updates import update_remarks
 from nanoscope.analysis.explanation import Explanation, Passage
 from nanoscope.analysis.story import story
 from nanoscope.message import Message, msg
 
-__all__ = ["explain"]
+__all__ = ["explain", "explain_arrived", "lacking"]
 
 
 def explain(case: Case, quote: Callable[[int], str] = lambda line: "", codes: Collection[str] = ()) -> Explanation:
     """`quote` gives the text of a line of the source, where it has lines; `codes` are the findings of the diagnosis, certain and likely ones."""
     context = context_of(case)
-    rows = picked(case.run, context.is_slow)
+    rows = picked(case.run, context.is_slow, context.is_broken)
     return Explanation(
         name=case.run.name, about=about(case), lines=tuple(_passage(context, row, quote) for row in rows),
         left_out=_left_out(case, len(rows)), story=story(case, codes), lacking=lacking(case),
     )  # fmt: skip
+
+
+def explain_arrived(case: Case, after_line: int, told: set[str], quote: Callable[[int], str]) -> tuple[Passage, ...]:
+    """The telling ones among the rows below `after_line`, while the source is still growing."""
+    context = context_of(case, told)
+    return tuple(_passage(context, row, quote) for row in arrived(case.run, context.is_slow, context.is_broken, after_line))
 
 
 def _passage(context: Context, row: Row, quote: Callable[[int], str]) -> Passage:

@@ -16,6 +16,8 @@ from nanoscope.message import Message, msg
 from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
 from nanoscope.sizing import memory
 
+FACTS = frozenset("dataset_tokens val_tokens bytes_per_token unigram_nats bigram_nats peak_flops devices hardware flops_per_token".split())
+"""What `--key=value` may say besides settings: of the data and the machine."""
 CHECKPOINT_BYTES = 12  # a parameter: float32 weights and Adam's two averages
 
 
@@ -120,9 +122,9 @@ def _expected(case: Case, preset: Preset | None) -> Iterator[Remark]:
         )
     if preset is not None and preset.val_loss is not None:
         if preset.val_loss_source is not None:
-            words = msg("Val loss at its end: {val:nats} ({source}).", val=preset.val_loss, source=preset.val_loss_source)
+            words = msg("Val loss to expect: {val:nats} ({source}).", val=preset.val_loss, source=preset.val_loss_source)
         else:
-            words = msg("Val loss at its end: {val:nats}.", val=preset.val_loss)
+            words = msg("Val loss to expect: {val:nats}.", val=preset.val_loss)
         yield Remark("val_loss", words)
     elif (known := case.reference) is not None:
         if known.best_val is not None and known.best_step is not None:

@@ -8,8 +8,7 @@ import numpy as np
 
 from nanoscope.analysis import pace
 from nanoscope.analysis.case import Case
-
-SLOW = 1.5  # times an ordinary update: beyond the jitter of any machine that is not shared
+from nanoscope.analysis.rows import broken_rows, slow_rows
 
 
 @dataclass(frozen=True)
@@ -18,6 +17,7 @@ class Context:
     holds_eval: np.ndarray
     is_first: np.ndarray
     is_slow: np.ndarray
+    is_broken: np.ndarray  # updates whose loss was said and is not finite
     checkpoint_lines: np.ndarray
     placeholder_lines: frozenset[int]  # lines whose MFU is a placeholder
     told: set[str] = field(default_factory=set)  # what needs saying once only
@@ -29,18 +29,12 @@ class Context:
         return is_new
 
 
-def context_of(case: Case) -> Context:
+def context_of(case: Case, told: set[str] | None = None) -> Context:
+    """`told` carries over what an earlier reading of the same source has said."""
     marks = case.run.marks
     return Context(
-        case, pace.holds_eval(case), pace.is_first(case), _slow(case),
+        case, pace.holds_eval(case), pace.is_first(case), slow_rows(case), broken_rows(case),
         np.array(sorted(mark.line for mark in marks if mark.kind == "checkpoint"), np.int64),
         frozenset(mark.line for mark in marks if mark.kind == "sentinel" and "mfu" in mark.text.lower()),
+        set() if told is None else told,
     )  # fmt: skip
-
-
-def _slow(case: Case) -> np.ndarray:
-    """Updates that took clearly longer than an ordinary one."""
-    took = case.steps.took_s
-    if case.step_time is None:
-        return np.zeros(len(took), bool)
-    return np.nan_to_num(took, nan=0.0, posinf=0.0) > SLOW * case.step_time.value

@@ -11,6 +11,7 @@ from nanoscope.record.run import Evals, Run
 
 SHORT = 16  # rows: about what fits on two screens when every one is explained
 EVALS_SHOWN = 5
+FIRST_SHOWN = 2  # updates of a growing log: one in full, one for comparison
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,24 @@ class Row:
     line: int
 
 
-def picked(run: Run, slow: np.ndarray) -> list[Row]:
-    """Rows in the order of the source. `slow` marks the updates that took longer than an ordinary one."""
+def picked(run: Run, slow: np.ndarray, broken: np.ndarray) -> list[Row]:
+    """Rows in the order of the source. `slow` and `broken` mark updates: those that took too long, those without a finite loss."""
     if len(run.steps) + len(run.evals) > SHORT:
-        updates, evals = _telling_updates(run, slow), _telling_evals(run.evals)
+        updates, evals = _telling_updates(run, slow, broken), _telling_evals(run.evals)
     else:
         updates, evals = list(range(len(run.steps))), list(range(len(run.evals)))
     rows = [Row("update", i, int(run.steps.line[i])) for i in updates] + [Row("evaluation", i, int(run.evals.line[i])) for i in evals]
+    return sorted(rows, key=lambda row: _place(run, row))
+
+
+def arrived(run: Run, slow: np.ndarray, broken: np.ndarray, after_line: int) -> list[Row]:
+    """Of a source that grows: the first updates, then evaluations, slow lines and the first loss that is not finite."""
+    steps, evals = run.steps, run.evals
+    telling = slow.copy()
+    telling[:FIRST_SHOWN] = True
+    telling[np.flatnonzero(broken)[:1]] = True
+    rows = [Row("update", int(i), int(steps.line[i])) for i in np.flatnonzero(telling & (steps.line > after_line))]
+    rows += [Row("evaluation", int(i), int(evals.line[i])) for i in np.flatnonzero(evals.line > after_line)]
     return sorted(rows, key=lambda row: _place(run, row))
 
 
@@ -36,7 +48,7 @@ def _place(run: Run, row: Row) -> tuple[int, int, int]:
     return row.line, step, 0 if row.kind == "evaluation" else 1
 
 
-def _telling_updates(run: Run, slow: np.ndarray) -> list[int]:
+def _telling_updates(run: Run, slow: np.ndarray, broken: np.ndarray) -> list[int]:
     steps = run.steps
     count = len(steps)
     if count == 0:
@@ -49,9 +61,8 @@ def _telling_updates(run: Run, slow: np.ndarray) -> list[int]:
         places = np.flatnonzero(slow)
         longest = places[int(np.nanargmax(steps.took_s[places]))]
         chosen |= {int(places[0]), int(longest), int(places[-1])}
-    not_finite = np.flatnonzero(~np.isfinite(steps.loss))
-    if len(not_finite):
-        chosen |= {int(not_finite[0]), max(0, int(not_finite[0]) - 1)}
+    for first in np.flatnonzero(broken)[:1]:
+        chosen |= {int(first), max(0, int(first) - 1)}
     return sorted(chosen)
 
 

@@ -75,8 +75,8 @@ def seen_words(case: Case, step: int) -> Message | None:
 def _loss(context: Context, i: int, in_full: bool) -> Iterator[Remark]:
     case = context.case
     loss = float(case.steps.loss[i])
-    if math.isnan(loss) and not np.isfinite(case.steps.loss).any():
-        return  # this source prints no losses at all
+    if math.isnan(loss) and not context.is_broken[i]:
+        return  # the source says none here
     if not math.isfinite(loss):
         yield Remark("nan", msg("The loss is {loss:number}: the arithmetic has broken, and what follows means nothing.", loss=loss))
     elif in_full:
