@@ -1,0 +1,175 @@
+"""The loss left its level and did not come back.
+
+What it sees. A rise of the loss far beyond its scatter that still stands at the end of the log (loss_divergence), and, where it
+happened from one line to the next and by orders of magnitude, the one update that destroyed the model (grad_explosion).
+
+Why it matters. A run that has diverged seldom returns to where it was; what is trained after it is wasted.
+
+When it is wrong. A resumed run whose schedule began anew rises for a while by design, a switch to harder data looks the same, and
+so does the logged loss of another quantity. A rise that comes back within a hundred steps is a spike (loss_spike).
+
+What it looks like. Good for a hundred iterations, then:
+
+    iter 100: loss 4.8186, time 1537.05ms
+    iter 110: loss 270.3931, time 1464.67ms
+
+What to change. Go back to the checkpoint before the rise, with half the learning rate or twice the warm-up; check that gradients
+are clipped (grad_clip=1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanoscope.analysis import places
+from nanoscope.analysis.case import Case
+from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanoscope.analysis.statistics import MAD_TO_SD, noise_of
+from nanoscope.message import msg
+
+CODES = ("grad_explosion", "loss_divergence")
+
+EXPLODED = 4.0  # a loss this many times its level before, from one line to the next, is no fluctuation
+
+
+@dataclass(frozen=True)
+class Rise:
+    """Where a curve left its lowest level for good."""
+
+    at: int  # index into the curve: first point of the rise
+    low: float  # the level before
+    end: float  # the level at the end
+    noise: float
+
+
+def look(case: Case) -> Iterator[Finding | NotChecked]:
+    steps, losses = case.losses
+    if len(losses) < 4 and len(case.vals[1]) < 4:
+        yield NotChecked("loss_divergence", msg("there are too few losses"))
+        return
+    yield from _jump(case, steps, losses)
+    for (at, values), what in ((case.losses, msg("batch loss")), (case.vals, msg("val loss"))):
+        rise = lasting_rise(at, values)
+        if rise is not None and not _is_resume(case, at[rise.at]) and not _is_overfitting(case, values is case.vals[1]):
+            yield _diverged(case, at, values, rise, what)
+            return
+
+
+def lasting_rise(x: np.ndarray, y: np.ndarray) -> Rise | None:
+    """A level at the end that stands clearly above the lowest level before, held by several points."""
+    if len(y) < 6:
+        return None
+    noise = noise_of(x, y) or 0.0
+    width = max(2, min(len(y) // 6, 50))
+    levels = np.array([np.median(y[max(0, i - width + 1) : i + 1]) for i in range(len(y))]) if len(y) < 2000 else _levels(y, width)
+    end = float(np.median(y[-max(3, width) :]))
+    lowest = int(np.argmin(levels[width - 1 : -2])) + width - 1 if len(y) > width + 2 else int(np.argmin(levels))
+    low = float(levels[lowest])
+    tail = y[-max(3, width) :]
+    clearly = end > low + max(0.2, 8 * noise, 0.08 * abs(low))
+    if not clearly or not (tail > low + 4 * noise).all() or lowest >= len(y) - 3:
+        return None
+    above = np.flatnonzero(y[lowest:] > low + 0.5 * (end - low))
+    return Rise(lowest + int(above[0]), low, end, noise)
+
+
+def _levels(y: np.ndarray, width: int) -> np.ndarray:
+    from scipy.ndimage import median_filter
+
+    return median_filter(y, size=width, origin=(width - 1) // 2, mode="nearest")
+
+
+def _jump(case: Case, steps: np.ndarray, losses: np.ndarray) -> Iterator[Finding]:
+    """One line to the next, by a factor."""
+    if len(losses) < 4:
+        return
+    before = np.array([np.median(losses[max(0, i - 5) : i]) for i in range(1, len(losses))]) if len(losses) < 5000 else losses[:-1]
+    ratio = losses[1:] / np.maximum(before, 1e-9)
+    jumps = np.flatnonzero((ratio > EXPLODED) & (losses[1:] > before + 3) & (before > 0.05))
+    if not len(jumps):
+        return
+    i = int(jumps[0]) + 1
+    spread = MAD_TO_SD * float(np.median(np.abs(losses[max(0, i - 10) : i] - np.median(losses[max(0, i - 10) : i]))))
+    row = int(np.flatnonzero(case.steps.step == steps[i])[0])
+    ceiling = case.ln_vocab
+    evidence = [
+        Evidence(
+            msg("loss"),
+            float(losses[i]),
+            (float(before[i - 1] - 3 * spread), float(before[i - 1] + 3 * spread)),
+            places.row(case, row),
+            msg("median of the five lines before, and three times their scatter"),
+            "nats",
+            int(steps[i]),
+        )
+    ]
+    if ceiling is not None and losses[i] > ceiling:
+        evidence.append(
+            Evidence(
+                msg("loss of a model that knows nothing"),
+                float(losses[i]),
+                ceiling,
+                places.row(case, row),
+                msg("ln of the vocabulary's size: above it the model is confidently wrong"),
+                "nats",
+            )
+        )
+    rate = case.peak_rate
+    change = Change(
+        msg(
+            "go back before step {step:count}, halve the learning rate or double the warm-up, and check that gradients are clipped",
+            step=int(steps[i]),
+        ),
+        key="learning_rate" if rate else "",
+        old=rate,
+        new=rate / 2 if rate else None,
+    )
+    yield Finding(
+        "grad_explosion",
+        "certain" if ratio[i - 1] > 10 else "likely",
+        msg("one update between two lines destroyed the model"),
+        tuple(evidence),
+        change,
+        msg("the data changed at this step, or the printed loss is another quantity from there on"),
+    )
+
+
+def _diverged(case: Case, x: np.ndarray, y: np.ndarray, rise: Rise, what: object) -> Finding:
+    evidence = Evidence(
+        msg("{what} at the end", what=what),
+        rise.end,
+        (rise.low - 2 * rise.noise, rise.low + 2 * rise.noise),
+        places.steps(x[rise.at], x[-1]),
+        msg("median of the last lines, against the lowest level before and its scatter"),
+        "nats",
+        int(x[rise.at]),
+    )
+    rate = case.peak_rate
+    return Finding(
+        "loss_divergence",
+        "likely",
+        msg("the {what} rose from {low:nats} to {end:nats} and did not come back", what=what, low=rise.low, end=rise.end),
+        (evidence,),
+        Change(
+            msg("go back to the last checkpoint before step {step:count} and continue with half the learning rate", step=int(x[rise.at])),
+            key="learning_rate" if rate else "",
+            old=rate,
+            new=rate / 2 if rate else None,
+        ),
+        msg("the data, the task or the printed quantity changed at that step"),
+    )
+
+
+def _is_resume(case: Case, step: float) -> bool:
+    return any(mark.kind in ("resume", "attempt") and mark.step is not None and abs(mark.step - step) <= 200 for mark in case.run.marks)
+
+
+def _is_overfitting(case: Case, of_val: bool) -> bool:
+    """A val loss that rises while train falls is another finding."""
+    if not of_val:
+        return False
+    trains = case.evals.train[np.isfinite(case.evals.train)]
+    return len(trains) >= 4 and trains[-1] <= trains[: len(trains) // 2].min()

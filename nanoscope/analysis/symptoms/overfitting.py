@@ -1,0 +1,259 @@
+"""Val rises while train falls.
+
+What it sees. Evaluations of both splits: val has left its minimum by more than twice its noise, for two evaluations or more and to
+the end, while train went on falling and lies clearly below val. Where a log holds too few evaluations, the known run of the very
+same config supplies the minimum.
+
+Why it matters. Each step after the minimum makes the model worse on new text; the weights of the minimum are the ones to keep.
+
+When it is wrong. Train near val is never overfitting, however flat the curve. A gap alone is not either: while val still falls,
+more steps still pay. Below one epoch there is nothing to memorise. A lowest value among many noisy ones is lower than the truth, so
+noise is allowed for.
+
+What it looks like. 82 epochs over a million characters, whose val had been 1.47 at step 1,750:
+
+    step 5000: train loss 0.6224, val loss 1.7044
+
+What to change. Stop at the best evaluation, or get more text; dropout and weight decay help a little, a smaller model too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanoscope.analysis import places
+from nanoscope.analysis.case import Case
+from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
+from nanoscope.analysis.statistics import bias_of_minimum
+from nanoscope.message import msg
+
+CODES = ("overfitting", "checkpoint_not_best")
+
+DEFAULT_NOISE = 0.02  # of one evaluation, where nothing tells it
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where val was lowest, and how far it has risen since."""
+
+    at: int  # row of evals
+    last: int
+    rise: float
+    fall_of_train: float
+    gap: float
+    noise: float
+    held: int  # evaluations after the minimum that stand clearly above it, without a break to the end
+
+
+def look(case: Case) -> Iterator[Finding | NotChecked]:
+    both = np.flatnonzero(np.isfinite(case.evals.val) & np.isfinite(_train(case)))
+    if not len(both):
+        yield NotChecked("overfitting", msg("there are no evaluations of both splits"))
+        return
+    epochs = case.epochs_at(case.last_step)
+    if epochs is not None and epochs < 1:
+        return
+    found = minimum(case)
+    if found is not None:
+        yield _risen(case, found)
+        yield from _checkpoint(case, found)
+        return
+    yield from _past_known_minimum(case, int(both[-1]))
+
+
+def minimum(case: Case) -> Minimum | None:
+    """SCIENCE's definition: val above its minimum by more than 2 sigma for at least two evaluations, gap above 2 sigma, train falling."""
+    train = _train(case)
+    both = np.flatnonzero(np.isfinite(case.evals.val) & np.isfinite(train))
+    if len(both) < 3:
+        return None
+    val, train = case.evals.val[both], train[both]
+    noise = case.eval_noise.value if case.eval_noise is not None else DEFAULT_NOISE
+    low = int(np.argmin(val))
+    # The smallest of many noisy values lies below the truth: that much of the rise is no rise.
+    floor = val[low] + bias_of_minimum(min(len(val), 50)) * noise
+    above = val[low + 1 :] > floor + 2 * noise
+    held = 0
+    for is_above in above[::-1]:
+        if not is_above:
+            break
+        held += 1
+    rise, fall = float(val[-1] - val[low]), float(train[low] - train[-1])
+    gap = float(val[-1] - train[-1])
+    if held < 2 or gap < 2 * 1.41 * noise or fall < 2 * noise or rise < max(0.005, 3 * noise):
+        return None
+    return Minimum(int(both[low]), int(both[-1]), rise, fall, gap, noise, held)
+
+
+def _train(case: Case) -> np.ndarray:
+    """Train loss at each evaluation: evaluated, or else the batch losses around it."""
+    train = case.evals.train
+    if np.isfinite(train).any():
+        return train
+    steps, losses = case.losses
+    if len(losses) < 8 or not len(case.evals):
+        return train
+    return np.array([_around(steps, losses, step) for step in case.evals.step])
+
+
+def _around(steps: np.ndarray, losses: np.ndarray, step: float) -> float:
+    upto = losses[steps <= step]
+    return float(np.median(upto[-10:])) if len(upto) >= 5 else float("nan")
+
+
+def _risen(case: Case, found: Minimum) -> Finding:
+    val, train = case.evals.val, _train(case)
+    noise_how = case.eval_noise.how if case.eval_noise is not None else msg("assumed: nothing in the log tells it")
+    evidence = [
+        Evidence(
+            msg("val loss at the end"),
+            float(val[found.last]),
+            float(val[found.at]),
+            places.evaluations(case, found.at, found.last),
+            msg("against its lowest value; the noise of one evaluation is {noise:nats} ({how})", noise=found.noise, how=noise_how),
+            "nats",
+            int(case.evals.step[found.at]),
+        ),
+        Evidence(
+            msg("train loss at the end"),
+            float(train[found.last]),
+            float(train[found.at]),
+            places.evaluations(case, found.at, found.last),
+            msg("against its value where val was lowest: it went on falling"),
+            "nats",
+        ),
+    ]
+    evidence += _epochs(case)
+    best = int(case.evals.step[found.at])
+    sure: Sureness = "certain" if found.rise > 10 * found.noise and found.held >= 3 else "likely"
+    return Finding(
+        "overfitting",
+        sure,
+        msg(
+            "overfitting: val is {rise:nats} above its minimum of step {best:count} while train fell by {fall:nats}",
+            rise=found.rise,
+            best=best,
+            fall=found.fall_of_train,
+        ),
+        tuple(evidence),
+        _remedy(case, best),
+        msg("the val loss falls below its minimum again"),
+    )
+
+
+def _past_known_minimum(case: Case, last: int) -> Iterator[Finding | NotChecked]:
+    known = case.reference
+    val, train = float(case.evals.val[last]), float(_train(case)[last])
+    epochs = case.epochs_at(int(case.evals.step[last]))
+    if known is None or known.best_val is None or known.train_at_best is None:
+        yield from _gap_only(case, last, val, train, epochs)
+        return
+    if not (train < known.train_at_best - 0.05 and val > known.best_val + max(5 * known.spread, 0.05)):
+        return
+    evidence = [
+        Evidence(
+            msg("val loss"),
+            val,
+            known.best_val,
+            places.evaluation(case, last),
+            msg("the known run of this config was lowest near step {step:count} ({source})", step=known.best_step, source=known.source),
+            "nats",
+            int(case.evals.step[last]),
+        ),
+        Evidence(
+            msg("train loss"),
+            train,
+            known.train_at_best,
+            places.evaluation(case, last),
+            msg("its train loss at that minimum: this run is far past it"),
+            "nats",
+        ),
+    ]
+    evidence += _epochs(case)
+    yield Finding(
+        "overfitting",
+        "likely",
+        msg("overfitting: val stands {rise:nats} above the minimum that this very config is known to reach", rise=val - known.best_val),
+        tuple(evidence),
+        _remedy(case, known.best_step),
+        msg("an earlier evaluation of this run was not lower than its last one"),
+    )
+
+
+def _gap_only(case: Case, last: int, val: float, train: float, epochs: float | None) -> Iterator[Finding | NotChecked]:
+    """A wide gap after many epochs in a log too short to show the minimum."""
+    count = int(np.isfinite(case.evals.val).sum())
+    if count >= 3 or val - train < 0.25 * train:
+        return
+    if epochs is not None and epochs < 3:
+        return
+    evidence = Evidence(
+        msg("val loss minus train loss"),
+        val - train,
+        msg("below {limit:nats}", limit=0.1 * train),
+        places.evaluation(case, last),
+        msg("the gap of one evaluation; where val was lowest cannot be seen in {count:count} evaluation(s)", count=count),
+        "nats",
+    )
+    yield Finding(
+        "overfitting",
+        "possible",
+        msg("train is far below val: much of the text has been memorised"),
+        (evidence, *_epochs(case)),
+        _remedy(case, None),
+        msg("val is still falling: then more steps still pay"),
+    )
+
+
+def _epochs(case: Case) -> list[Evidence]:
+    epochs = case.epochs_at(case.last_step)
+    if epochs is None or case.dataset_tokens is None:
+        return []
+    where = msg("{tokens:tokens} tokens seen", tokens=case.tokens_at(case.last_step))
+    how = msg(
+        "tokens seen / tokens of the training split, {unique:tokens} ({how})", unique=case.dataset_tokens.value, how=case.dataset_tokens.how
+    )
+    return [Evidence(msg("passes over the data"), epochs, msg("up to 4"), where, how, "number")]
+
+
+def _remedy(case: Case, best: int | None) -> Change:
+    if best is None:
+        return Change(msg("keep the weights of the lowest val loss; get more text, or train for fewer steps"))
+    return Change(
+        msg("keep the weights of step {best:count}, and stop there the next time", best=best),
+        key="max_iters",
+        old=case.whole("max_iters") or case.last_step,
+        new=best,
+    )
+
+
+def _checkpoint(case: Case, found: Minimum) -> Iterator[Finding]:
+    """Whether the weights on disk are the best ones."""
+    best, last = int(case.evals.step[found.at]), int(case.evals.step[found.last])
+    if case.run.words.trainer == "nanoscope":
+        return  # keeps its best checkpoint besides the newest
+    saved = [mark.step for mark in case.run.marks if mark.kind == "checkpoint" and mark.step is not None]
+    always = case.get("always_save_checkpoint")
+    saved_later = [step for step in saved if step > best]
+    if not saved_later and always is not True:
+        return
+    evidence = Evidence(
+        msg("val loss of the newest checkpoint"),
+        float(case.evals.val[found.last]),
+        float(case.evals.val[found.at]),
+        places.evaluation(case, found.last),
+        msg("a checkpoint was written after the minimum of step {best:count}, over the better one", best=best),
+        "nats",
+        last,
+    )
+    yield Finding(
+        "checkpoint_not_best",
+        "likely" if saved_later else "possible",
+        msg("the saved weights are not the best ones"),
+        (evidence,),
+        Change(msg("save only when val improves"), key="always_save_checkpoint", old=True, new=False),
+        msg("the checkpoint of step {best:count} was kept elsewhere", best=best),
+    )

@@ -1,0 +1,65 @@
+"""nanoscope diagnose: what is wrong with a run, how sure that is, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+
+from nanoscope.cli.arguments import Parser
+from nanoscope.errors import fault
+from nanoscope.message import msg
+
+HELP = msg("what is wrong with a run or a log, how sure that is, and what to change")
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "target", nargs="?", metavar="RUN|LOG|-", help=msg("a run folder or its name, a log of any trainer, a config, or - for a pipe")
+    )
+    parser.add_argument("--config", metavar="FILE", help=msg("the config of the log: TOML, JSON or nanoGPT's .py"))
+    parser.add_argument("--hardware", metavar="NAME", help=msg('the device, as you would say it: "RTX 4070", "8x H100", "laptop CPU"'))
+    parser.add_argument("--json", action="store_true", help=msg("the same as --format=json"))
+    parser.add_argument("--format", choices=("text", "md", "json"), default="text")
+    parser.add_argument("--why", metavar="CODE", help=msg("what a finding means: what it sees, when it is wrong, what to change"))
+    parser.takes_settings()
+
+
+def run(given: argparse.Namespace) -> int:
+    if given.why:
+        print(_why(given.why, given.lang))
+        return 0
+    from nanoscope.analysis.diagnose import diagnose
+    from nanoscope.api.sources import open_run
+
+    diagnosis = diagnose(open_run(given.target, given.config, given.hardware, given.overrides))
+    form = "json" if given.json else given.format
+    if form == "json":
+        from nanoscope.present.as_json import diagnosis_json
+
+        print(diagnosis_json(diagnosis, given.lang))
+    elif form == "md":
+        from nanoscope.present.markdown import findings as as_markdown
+
+        print(as_markdown(diagnosis, given.lang))
+    else:
+        from nanoscope.present.text import findings as as_text
+
+        width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+        print(as_text(diagnosis, given.lang, width))
+    return 0
+
+
+def _why(code: str, lang: str) -> str:
+    """The symptom's own page."""
+    from nanoscope.analysis.symptoms import all_codes, module_of
+    from nanoscope.cli.arguments import did_you_mean
+    from nanoscope.present.words import paragraphs
+
+    symptom = module_of(code)
+    if symptom is None:
+        raise fault(
+            msg("there is no finding {code:code}", code=code),
+            fix=did_you_mean(code, all_codes()) or msg("the codes are {codes:code}", codes=all_codes()),
+        )
+    return "\n\n".join(paragraphs(symptom.__doc__ or "", lang))
