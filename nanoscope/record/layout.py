@@ -21,6 +21,10 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step-{step:06d}"
 
 
+def sample_file(run: Path, step: int) -> Path:
+    return run / SAMPLES / f"step-{step:06d}.txt"
+
+
 def step_of(folder: Path) -> int | None:
     found = STEP_FOLDER.match(folder.name)
     return int(found[1]) if found else None

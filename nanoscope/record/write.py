@@ -15,6 +15,7 @@ A failure to write an event never stops a training: it is counted and told in th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import json
@@ -32,7 +33,7 @@ from nanoscope import files
 from nanoscope.errors import fault
 from nanoscope.message import msg
 from nanoscope.record import events
-from nanoscope.record.layout import EVENTS_FILE, PID_FILE, RUN_FILE, STOP_FILE, is_run
+from nanoscope.record.layout import EVENTS_FILE, PID_FILE, RUN_FILE, RUNS, STOP_FILE, is_run
 
 Emit = Callable[[events.Event], None]
 
@@ -136,8 +137,10 @@ def _spelled(value: Any) -> Any:
 
 def write_run_file(run: Path, facts: Mapping[str, Any]) -> None:
     """Writes `run.json`; a run that is resumed keeps its creation time and parent."""
-    old = read_run_file(run) if is_run(run) else {}
-    kept = {key: old[key] for key in ("created_at_s", "parent") if key in old}
+    kept: dict[str, Any] = {}
+    if is_run(run):
+        old = read_run_file(run)
+        kept = {key: old[key] for key in ("created_at_s", "parent") if key in old}
     whole = {"format": 1, "name": run.name, "created_at_s": time.time(), "parent": None, **facts, **kept}
     files.write_whole(run / RUN_FILE, json.dumps(whole, indent=1, default=str))
 
@@ -206,3 +209,77 @@ def move_aside(run: Path) -> Path:
         number += 1
     os.rename(run, aside)
     return aside
+
+
+# --- the same record from a loop that is not ours
+
+_own_loop: Recorder | None = None
+_own_step = 0
+
+
+def start_run(folder: str | Path | None = None, config: Mapping[str, Any] | None = None, **facts: Any) -> Path:
+    """Begins a record for a loop that is not ours: a new folder (`runs/log-1`, … unless given), with what is known of the run.
+
+    `config` may hold nanoGPT's names (batch_size, block_size, learning_rate, max_iters, …): the more it says, the more can be explained.
+    """
+    global _own_loop, _own_step
+    end_run()
+    run = Path(folder) if folder is not None else _free_folder()
+    if is_run(run):
+        raise fault(msg("{folder:code} already holds a run", folder=str(run)), fix=msg("give another folder"))
+    run.mkdir(parents=True, exist_ok=True)
+    words = {"trainer": "own loop", "loss": "unknown", "time": "unknown"}
+    write_run_file(run, {"config": dict(config or {}), "words": words, **facts})
+    _own_loop, _own_step = Recorder(run), 0
+    files.write_whole(run / PID_FILE, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started_at_s": time.time()}))
+    _own_loop(events.RunStarted(step=0, pid=os.getpid()))
+    atexit.register(end_run)
+    return run
+
+
+def log(step: int | None = None, **values: float | int | str) -> None:
+    """Adds a line to the record of a loop that is not ours: `nanoscope.log(step=10, loss=3.2, lr=6e-4, grad_norm=0.9, took_s=0.4)`.
+
+    `step` counts the updates done; without it the calls are counted. `val_loss` (and with it `train_loss`) is an evaluation of the
+    weights at this step. The first call begins a run, if `start_run` did not.
+    """
+    global _own_step
+    if _own_loop is None:
+        start_run()
+    assert _own_loop is not None
+    _own_step = _own_step + 1 if step is None else int(step)
+    plain = {name: _plain(value) for name, value in values.items()}
+    if "val_loss" in plain:
+        for split in ("train", "val"):
+            if f"{split}_loss" in plain:
+                loss = plain.pop(f"{split}_loss")
+                _own_loop(
+                    events.Evaluated(step=_own_step, split=split, loss=loss, standard_error="nan", batch_losses=[], batches="", tokens=0)
+                )
+    if plain:
+        _own_loop(events.Logged(step=_own_step, values=plain))
+
+
+def end_run(why: str = "finished", because: str = "") -> None:
+    """Ends the record that `start_run` or `log` began; called by itself when Python ends."""
+    global _own_loop
+    if _own_loop is None:
+        return
+    recorder, _own_loop = _own_loop, None
+    recorder(events.RunEnded(step=_own_step, why=why, because=because))
+    recorder.close()
+    (recorder.run / PID_FILE).unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> float | str:
+    """A number or text; a tensor of one element is its number."""
+    if isinstance(value, str):
+        return value
+    return float(value)
+
+
+def _free_folder() -> Path:
+    number = 1
+    while (folder := Path(RUNS) / f"log-{number}").exists():
+        number += 1
+    return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,10 @@ class Beginning:
     is_resumed: bool  # the same run goes on, rather than a new one
     parent: dict[str, Any] | None  # for a branch: whose checkpoint it was
     changes: tuple[ConfigChanged, ...]
+
+    @property
+    def resumed_from(self) -> str:
+        return self.checkpoint.folder.name if self.checkpoint and self.is_resumed else ""
 
 
 def find_beginning(config: Config, run: Path, tell: Callable[[Event], None]) -> Beginning:
@@ -81,9 +84,12 @@ def _resume(config: Config, run: Path, tell: Callable[[Event], None]) -> Beginni
             msg("no checkpoint of {folder:code} is whole", folder=str(run)),
             fix=msg("restore one from a copy, or start anew under another {option:code}", option="--out_dir"),
         ))  # fmt: skip
+    parent = old.get("parent")
+    if checkpoint is None and parent:  # a branch that was ended before its first checkpoint
+        checkpoint = _branch(config, Path(parent["run"]), parent["step"]).checkpoint
     if checkpoint is None:
         tell(Chosen(what="first step", value=0, because="the run was ended before its first checkpoint"))
-    return Beginning(checkpoint, True, old.get("parent"), changes)
+    return Beginning(checkpoint, True, parent, changes)
 
 
 def _branch(config: Config, parent: Path, step: int | None) -> Beginning:
@@ -136,7 +142,3 @@ def changes_since(old: Mapping[str, Any], config: Config) -> tuple[ConfigChanged
         changes.append(ConfigChanged(key=name, old=before, new=now))
     raise_if_any(faults)
     return tuple(changes)
-
-
-def config_as_dict(config: Config) -> dict[str, Any]:
-    return dataclasses.asdict(config)

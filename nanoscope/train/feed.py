@@ -84,6 +84,8 @@ class NanoGPTFeed:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._pending = None
+        if not state:
+            return
         torch.set_rng_state(state["generator"])
         if state["pending"]:
             self._given = np.asarray(state["pending"], dtype=np.int64)

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,30 +18,23 @@ import msgspec
 import torch
 from torch import Tensor
 
-from nanoscope import files
 from nanoscope.checkpoint import newest_good
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError
 from nanoscope.message import Message, msg
-from nanoscope.record.events import (
-    Evaluated,
-    Event,
-    MicroBatchHalved,
-    RolledBack,
-    RunEnded,
-    RunStarted,
-    StepSkipped,
-    StepTaken,
-)
+from nanoscope.record.events import Evaluated, Event, MicroBatchHalved, RolledBack, RunEnded, RunStarted, StepSkipped, StepTaken
 from nanoscope.record.layout import STOP_FILE, checkpoint_folders
 from nanoscope.record.write import Emit, training_here, write_run_file
 from nanoscope.train.begin import find_beginning
 from nanoscope.train.clock import Clock
+from nanoscope.train.compiling import STEPS_WATCHED, Trial, compile_if_it_pays, compile_now, is_undecided
 from nanoscope.train.evaluate import Evaluation, evaluate
-from nanoscope.train.evaluation_sets import SPLITS, EvaluationSets, evaluation_sets
+from nanoscope.train.evaluation_sets import SPLITS, evaluation_sets
 from nanoscope.train.guards import ROLLBACKS_ALLOWED, is_out_of_memory, is_over_budget
+from nanoscope.train.preflight import preflight
+from nanoscope.train.sampling import Sampler
 from nanoscope.train.saving import Keeper
-from nanoscope.train.setup import Workshop, data_facts, facts_of, set_up
+from nanoscope.train.setup import Workshop, bytes_per_token, data_facts, facts_of, set_up, tokenizer_writer
 from nanoscope.train.step import Update, take_update
 from nanoscope.train.stopping import Stopped, StopRequest, listening
 
@@ -76,25 +69,23 @@ def train(
     """Trains until `config.max_iters` updates are done, a stop is asked for, or going on makes no sense.
 
     `initial` holds weights to start from, by our names (an imported model). `may_refuse` off turns failed pre-flight checks into warnings.
-    A mistake of the user's is raised as UserError before anything is written; what happens later is told by events and the Outcome.
+    A mistake of the user's is raised as UserError before anything is recorded; what happens later is told by events and the Outcome.
     """
     clock = Clock()
-    early: list[Event] = []
-    beginning = find_beginning(config, run, early.append)
+    early = _Buffer()  # nothing is recorded before it is certain that the run can begin
+    beginning = find_beginning(config, run, early)
     with listening(run / STOP_FILE) as stop, training_here(run):
-        workshop = set_up(config, dataset, beginning, early.append, initial)
+        workshop = set_up(config, dataset, beginning, early, initial)
+        loop = Loop(workshop, dataset, run, early, clock, stop)
+        try:
+            if not beginning.is_resumed:
+                loop.look_before(weights_are_drawn=beginning.checkpoint is None and initial is None, may_refuse=may_refuse)
+        except Stopped:
+            return loop.outcome("stopped", msg("{what:code}", what=stop.because))
         write_run_file(run, facts_of(workshop, dataset, came_from or {}, preset, beginning.parent))
-        tell = _stamped(emit)
-        checkpoint = beginning.checkpoint
-        tell(
-            RunStarted(
-                step=workshop.trainee.progress.step, resumed_from=checkpoint.folder.name if checkpoint else "",
-                pid=os.getpid(), threads=workshop.machine.threads,
-            )
-        )  # fmt: skip
-        for event in (*early, *beginning.changes):
-            tell(event)
-        return Loop(workshop, dataset, run, tell, clock, stop).go(is_fresh=checkpoint is None, may_refuse=may_refuse)
+        loop.tell = _stamped(emit)
+        loop.begin(beginning.resumed_from, [*early.events, *beginning.changes])
+        return loop.go()
 
 
 class Hopeless(Exception):
@@ -107,76 +98,91 @@ class Hopeless(Exception):
 
 class Loop:
     def __init__(self, workshop: Workshop, dataset: Dataset, run: Path, tell: Emit, clock: Clock, stop: StopRequest):
-        self.config, self.machine, self.trainee = workshop.config, workshop.machine, workshop.trainee
         self.workshop, self.dataset, self.run, self.tell, self.clock, self.stop = workshop, dataset, run, tell, clock, stop
-        self.keeper = Keeper(run, self.config.keep_checkpoints, tell, clock, tokenizer_writer(dataset))
-        self.sets: EvaluationSets = evaluation_sets(self.config, dataset.train, dataset.val, self.machine.device)
+        self.config, self.machine, self.trainee = workshop.config, workshop.machine, workshop.trainee
+        self.keeper = Keeper(run, self.config.keep_checkpoints, self._say, clock, tokenizer_writer(dataset))
+        self.sets = evaluation_sets(self.config, dataset.train, dataset.val, self.machine.device)
+        self.sampler = Sampler(self.config, dataset.tokenizer, run, self.machine, clock, stop.check)
         self.losses = {"train": math.nan, "val": math.nan}
         self.is_nanogpt = self.config.data_order == "nanogpt"
         # nanoGPT leaves its loop only after iteration number max_iters, which is one update more.
         self.last_step = self.config.max_iters + (1 if self.is_nanogpt else 0)
+        self.watched: list[float] | None = []  # seconds of the first steps, until it is decided whether to compile
 
-    def go(self, *, is_fresh: bool, may_refuse: bool) -> Outcome:
-        why, because = "finished", None
-        if not is_fresh:
-            self.keeper.started_step = self.trainee.progress.step
+    def look_before(self, *, weights_are_drawn: bool, may_refuse: bool) -> None:
+        """Everything that can be found out before the first step; ends with a checkpoint that was written, read and compared."""
+        trainee, config = self.trainee, self.config
+        trainee.step_start = trainee.feed.state()
+        batch = trainee.feed.take(trainee.progress.sample)
         try:
+            preflight(
+                trainee.model, config, self.workshop.vocab_size, self.dataset, batch, self.machine, self._say, self.stop.check,
+                is_fresh=weights_are_drawn, may_refuse=may_refuse,
+            )  # fmt: skip
+        finally:
+            trainee.feed.restore(trainee.step_start)
+        if not config.eval_only:
+            self.keeper.rehearse(trainee, self._facts())
+
+    def begin(self, resumed_from: str, facts: Iterable[Event]) -> None:
+        progress = self.trainee.progress
+        if resumed_from:
+            self.keeper.started_step = progress.step
+        self.tell(RunStarted(step=progress.step, resumed_from=resumed_from, pid=os.getpid(), threads=self.machine.threads))
+        for event in facts:
+            self.tell(event)
+
+    def go(self) -> Outcome:
+        why, because = "finished", None
+        try:
+            self._compile_if_decided()
             self._to_the_end()
         except Stopped:
             why, because = "stopped", msg("{what:code}", what=self.stop.because)
             self._save_where_it_stands()
         except Hopeless as end:
             why, because = "failed", end.because
-        except UserError:
-            self._end("failed", None)
-            raise
-        except BaseException as error:
-            self._end("failed", msg("{error}", error=f"{type(error).__name__}: {error}"))
+        except BaseException as error:  # whatever it is, the record says that and why the run ended
+            self._end("failed", None if isinstance(error, UserError) else msg("{error}", error=f"{type(error).__name__}: {error}"))
             raise
         return self._end(why, because)
 
     def _to_the_end(self) -> None:
-        trainee, progress = self.trainee, self.trainee.progress
+        trainee, config = self.trainee, self.config
         while True:
-            progress = trainee.progress
             trainee.step_start = trainee.feed.state()
-            if self._is_evaluation_due():
-                is_best = self._evaluate()
-                trainee.step_start = trainee.feed.state()
-            else:
-                is_best = False
-            if self.config.eval_only:
+            is_best = self._is_evaluation_due() and self._evaluate()
+            if config.eval_only:
                 return
-            is_last = progress.step >= self.last_step
-            if self.keeper.started_step != progress.step and (is_last or is_best or progress.step % self._save_interval == 0):
+            step = trainee.progress.step
+            is_last = step >= self.last_step
+            if self.sampler.is_due(trainee.progress):
+                self.tell(self.sampler.sample(trainee.model, trainee.progress))
+            if self.keeper.started_step != step and (is_last or is_best or step % self._save_interval == 0):
                 self.keeper.save(trainee, self._facts(), is_best=is_best)
             if is_last:
                 return
             self._update()
             self.keeper.tell_news()
 
+    # --- updates
+
     def _update(self) -> None:
-        step = self.trainee.progress.step
         with self.clock.part("train"):
             update = self._update_within_memory()
-        progress = self.trainee.progress
-        if not update.bad:
-            self.tell(
-                StepTaken(
-                    step=progress.step, loss=update.loss, rate=update.rate, grad_norm=update.grad_norm, clipped=update.clipped,
-                    tokens=self.config.tokens_per_update, took_s=update.took_s, data_s=update.data_s, micro_norms=update.micro_norms,
-                    loss_scale=update.loss_scale,
-                    memory_bytes=self.machine.memory_in_use() if progress.step % MEMORY_TOLD_EVERY == 1 else None,
-                )
-            )  # fmt: skip
+        if update.bad:
+            self._skip(update)
             return
-        samples = self.config.tokens_per_update // self.config.block_size
+        step = self.trainee.progress.step
         self.tell(
-            StepSkipped(
-                step=step, because=update.bad, layer=update.bad_layer, sample=progress.sample - samples, loss_scale=update.loss_scale
+            StepTaken(
+                step=step, loss=update.loss, rate=update.rate, grad_norm=update.grad_norm, clipped=update.clipped,
+                tokens=self.config.tokens_per_update, took_s=update.took_s, data_s=update.data_s, micro_norms=update.micro_norms,
+                loss_scale=update.loss_scale, memory_bytes=self.machine.memory_in_use() if step % MEMORY_TOLD_EVERY == 1 else None,
             )
-        )
-        self._consider_rolling_back(update)
+        )  # fmt: skip
+        if self.watched is not None:
+            self._watch(update.took_s)
 
     def _update_within_memory(self) -> Update:
         """The update, with ever smaller micro-batches if memory runs out. Tokens per update stay."""
@@ -192,42 +198,48 @@ class Loop:
             if old == 1:
                 raise Hopeless(msg("there is not enough memory for a single sequence of {tokens:tokens}", tokens=self.config.block_size))
             trainee.micro_batch = old // 2
-            if trainee.step_start:
-                trainee.feed.restore(trainee.step_start)
+            trainee.feed.restore(trainee.step_start)
             self.machine.release_memory()
             self.tell(MicroBatchHalved(step=trainee.progress.step, old=old, new=trainee.micro_batch))
 
-    def _consider_rolling_back(self, update: Update) -> None:
+    def _skip(self, update: Update) -> None:
+        """Tells of an update that was kept from the weights, and goes back where there were too many of them."""
         progress = self.trainee.progress
+        sample = progress.sample - self.config.tokens_per_update // self.config.block_size
+        self.tell(StepSkipped(step=progress.step, because=update.bad, layer=update.bad_layer, sample=sample, loss_scale=update.loss_scale))
         if update.loss_scale is not None and update.loss_scale > 1 and update.bad == "gradient":
             return  # float16 looking for its scale: that is how it is found
         progress.skipped.append(progress.tries)
         if not is_over_budget(progress.skipped, progress.tries, self.config.skip_budget):
             return
         seen = msg(
-            "{count:count} updates in a row or nearly so had a {what} that is not finite, the last at step {step:count} in {layer:code}",
-            count=len(progress.skipped), what=update.bad, step=progress.step, layer=update.bad_layer or "the loss",
+            "{count:count} of the last updates had a {what} that is not finite, the last one after step {step:count} in {layer:code}",
+            count=len(progress.skipped), what=update.bad, step=progress.step, layer=update.bad_layer or "loss",
         )  # fmt: skip
+        self._roll_back(seen)
+
+    def _roll_back(self, seen: Message) -> None:
+        """Back to the newest good weights, and on with data that they have not met."""
         self.keeper.finish()
+        trainee, before = self.trainee, self.trainee.progress
         checkpoint, _ = newest_good(checkpoint_folders(self.run))
-        if progress.rollbacks >= ROLLBACKS_ALLOWED or checkpoint is None:
+        if before.rollbacks >= ROLLBACKS_ALLOWED or checkpoint is None:
             raise Hopeless(seen)
-        from_step, sample, rollbacks, feed = progress.step, progress.sample, progress.rollbacks, self.trainee.feed.state()
-        self.trainee.restore(checkpoint)
-        if feed:
-            self.trainee.feed.restore(feed)
-        progress = self.trainee.progress
-        progress.sample, progress.rollbacks, progress.skipped = sample, rollbacks + 1, []
-        self.keeper.started_step = progress.step
-        self.tell(RolledBack(from_step=from_step, to_step=progress.step, because=str(seen)))
+        data_position = trainee.feed.state()
+        trainee.restore(checkpoint)
+        trainee.feed.restore(data_position)
+        now = trainee.progress
+        now.sample, now.rollbacks, now.skipped = before.sample, before.rollbacks + 1, []
+        self.keeper.started_step = now.step
+        self.tell(RolledBack(from_step=before.step, to_step=now.step, because=str(seen)))
+
+    # --- evaluations
 
     def _is_evaluation_due(self) -> bool:
         step = self.trainee.progress.step
-        if self.trainee.progress.evaluated_at == step:
+        if self.trainee.progress.evaluated_at == step or (self.is_nanogpt and step > self.config.max_iters):
             return False
-        if self.is_nanogpt and step > self.config.max_iters:
-            return False
-        return step % self.config.eval_interval == 0 or step >= self.last_step
+        return step % self.config.eval_interval == 0 or step >= self.last_step or self.config.eval_only
 
     def _evaluate(self) -> bool:
         """Tells of both splits; True where val is the lowest so far."""
@@ -240,6 +252,7 @@ class Loop:
         if is_best:
             progress.best_val, progress.best_step = found["val"].loss, progress.step
         progress.evaluated_at, progress.val_loss = progress.step, found["val"].loss
+        trainee.step_start = trainee.feed.state()
         for split, seen in found.items():
             self.losses[split] = seen.loss
             self.tell(
@@ -250,7 +263,39 @@ class Loop:
                     is_best=is_best and split == "val",
                 )
             )  # fmt: skip
-        return is_best and progress.step > 0
+        return is_best
+
+    # --- compiling
+
+    def _compile_if_decided(self) -> None:
+        remembered = self.workshop.choices.get("compile")
+        if is_undecided(self.config, remembered):
+            return
+        self.watched = None
+        wanted = self.config.compile if self.config.compile is not None else remembered
+        self.workshop.choices["compile"] = wanted
+        if wanted:
+            self.trainee.run = compile_now(self.trainee.with_loss, self._trial(), self.clock, self.tell, self.trainee.progress.step)
+
+    def _watch(self, took_s: float) -> None:
+        """Collects the times of the first steps and then decides."""
+        assert self.watched is not None
+        self.watched.append(took_s)
+        if len(self.watched) < STEPS_WATCHED:
+            return
+        trainee, count = self.trainee, self.config.gradient_accumulation_steps
+        left = count * (self.last_step - trainee.progress.step)
+        trainee.run = compile_if_it_pays(
+            trainee.with_loss, self._trial(), self.machine, self.clock, self.tell, step=trainee.progress.step,
+            micro_batch_s=min(self.watched) / count, micro_batches_left=left,
+        )  # fmt: skip
+        self.workshop.choices["compile"] = trainee.run is not trainee.with_loss
+        self.watched = None
+
+    def _trial(self) -> Trial:
+        return Trial(self.trainee.with_loss, self.config, self.machine, self.workshop.vocab_size)
+
+    # --- keeping and ending
 
     @property
     def _save_interval(self) -> int:
@@ -258,7 +303,7 @@ class Loop:
 
     def _facts(self) -> dict[str, Any]:
         return {
-            "config": dataclasses.asdict(self.config), "choices": self.workshop.choices, "vocab_size": self.workshop.vocab_size,
+            "config": dataclasses.asdict(self.config), "choices": dict(self.workshop.choices), "vocab_size": self.workshop.vocab_size,
             "data": data_facts(self.dataset), "torch": torch.__version__,
         }  # fmt: skip
 
@@ -268,32 +313,29 @@ class Loop:
 
     def _end(self, why: str, because: Message | None) -> Outcome:
         self.keeper.finish()
-        progress, parts = self.trainee.progress, self.clock.parts()
-        wall_s = self.clock.wall_s
-        self.tell(RunEnded(step=progress.step, why=why, because=str(because or ""), parts=parts, wall_s=wall_s))
+        outcome = self.outcome(why, because)
+        self.tell(RunEnded(step=outcome.step, why=why, because=str(because or ""), parts=outcome.parts, wall_s=outcome.wall_s))
+        return outcome
+
+    def outcome(self, why: str, because: Message | None) -> Outcome:
+        progress = self.trainee.progress
         return Outcome(
             run=self.run, step=progress.step, why=why, because=because, signal=self.stop.signal, train_loss=self.losses["train"],
             val_loss=self.losses["val"], best_val=progress.best_val, best_step=progress.best_step, unsaved=self.keeper.failure,
-            parts=parts, wall_s=wall_s,
+            parts=self.clock.parts(), wall_s=self.clock.wall_s,
         )  # fmt: skip
 
-
-def tokenizer_writer(dataset: Dataset) -> Callable[[Path], None] | None:
-    if dataset.tokenizer is None:
-        return None
-    contents = dataset.tokenizer.to_files()
-
-    def write(folder: Path) -> None:
-        for name, payload in contents.items():
-            files.write_whole(folder / name, payload)
-
-    return write
+    def _say(self, event: Event) -> None:
+        self.tell(event)  # looked up at each call: before the run has begun its events are kept back
 
 
-def bytes_per_token(dataset: Dataset, split: str) -> float | None:
-    size, count = dataset.facts.get(f"{split}_bytes"), len(getattr(dataset, split))
-    return size / count if size else None
+class _Buffer:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(msgspec.structs.replace(event, at_s=time.time()))
 
 
 def _stamped(emit: Emit) -> Emit:
-    return lambda event: emit(msgspec.structs.replace(event, at_s=time.time()))
+    return lambda event: emit(event if event.at_s else msgspec.structs.replace(event, at_s=time.time()))

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from nanoscope import files
-from nanoscope.checkpoint import Snapshot, delete, save
+from nanoscope.checkpoint import Snapshot, delete, load, save, tensors_of
 from nanoscope.checkpoint.background import BackgroundWriter, NotWritten, Written
-from nanoscope.record.events import CheckpointFailed, CheckpointSaved, Event
+from nanoscope.errors import fault
+from nanoscope.message import msg
+from nanoscope.record.events import CheckPassed, CheckpointFailed, CheckpointSaved, Event
 from nanoscope.record.layout import CHECKPOINTS, checkpoint_folder, checkpoint_folders, step_of
 from nanoscope.train.clock import Clock
 from nanoscope.train.trainee import Trainee
@@ -41,6 +44,30 @@ class Keeper:
             stall_s = time.perf_counter() - started_at_s
             self._writer.start(trainee.progress.step, lambda: self._write(snapshot, best), stall_s=stall_s, is_best=is_best)
         self.tell_news()
+
+    def rehearse(self, trainee: Trainee, facts: dict[str, Any]) -> None:
+        """The first checkpoint, written, read back and compared before any work could be lost; refuses where that fails."""
+        folder = checkpoint_folder(self._run, trainee.progress.step)
+        started_at_s = time.perf_counter()
+        expected = predicted_bytes(trainee)
+        files.require_free_space(self._run, expected * (self._keep + 2), "keeping the checkpoints of this run")
+        self.save(trainee, facts)
+        self.finish()
+        if self.failure:
+            raise fault(
+                msg("a checkpoint cannot be written: {because}", because=self.failure),
+                where=msg("{folder:code}", folder=str(folder)),
+                fix=msg("choose another disk with {option:code}", option="--out_dir"),
+            )
+        read = load(folder)
+        differing = [name for name, tensor in tensors_of(trainee.model).items() if not torch.equal(tensor.cpu(), read.model[name])]
+        if differing:
+            raise fault(
+                msg("a checkpoint reads back differently from what was written: {names:code}", names=differing[:3]),
+                where=msg("{folder:code}", folder=str(folder)),
+                fix=msg("choose another disk with {option:code}", option="--out_dir"),
+            )
+        self._tell(CheckPassed(check="checkpoint_rehearsal", seen=float(expected), took_s=time.perf_counter() - started_at_s))
 
     def finish(self) -> None:
         """Waits until what was saved is on disk."""
@@ -81,6 +108,11 @@ class Keeper:
         for folder in spare:
             shutil.rmtree(folder, ignore_errors=True)
         return bool(spare)
+
+
+def predicted_bytes(trainee: Trainee) -> int:
+    """Of a whole checkpoint: weights and two moments of each (Muon's matrices have one, which leaves some room)."""
+    return sum(3 * parameter.numel() * parameter.element_size() for parameter in trainee.model.parameters())
 
 
 def beyond(folders: list[Path], keep: int, newest_step: int, best_step: int) -> list[Path]:

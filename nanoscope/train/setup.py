@@ -8,12 +8,14 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nanoscope import files
 from nanoscope.checkpoint.load import fill
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError, fault
@@ -22,6 +24,7 @@ from nanoscope.model import build
 from nanoscope.model.loss import WithLoss
 from nanoscope.record.events import Chosen, Event
 from nanoscope.sizing import flops_per_token, parameters, shape_of
+from nanoscope.sizing.memory import is_head_chunked, padded_vocab
 from nanoscope.train.begin import Beginning
 from nanoscope.train.feed import Feed, NanoGPTFeed, ShuffledFeed
 from nanoscope.train.machine import Machine, choose_machine, with_peak
@@ -30,9 +33,6 @@ from nanoscope.train.trainee import Progress, Trainee
 
 if TYPE_CHECKING:
     from nanoscope.data.store import Dataset
-
-PADDED_FROM = 1000  # vocabularies from here on are rounded up to a multiple of 64, which matmuls like; 65 characters stay 65
-LOGITS_WORTH_CHUNKING = 256 << 20  # bytes of float32 logits: below, a chunked head wins nothing
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,12 @@ def set_up(
         refuse_other_tokenizer(checkpoint.state, dataset)
         trainee.restore(checkpoint)
         trainee.micro_batch = min(config.batch_size, checkpoint.state["micro_batch"])
-    choices = {"device": str(machine.device), "dtype": machine.dtype, "threads": machine.threads, "chunked_head": chunked}
+    else:
+        trainee.feed.prefetch(0)  # nanoGPT draws its first batch before its first evaluation
+    choices = {
+        "device": str(machine.device), "dtype": machine.dtype, "threads": machine.threads, "chunked_head": chunked,
+        "compile": remembered.get("compile"),
+    }  # fmt: skip
     return Workshop(config, machine, vocab_size, trainee, choices)
 
 
@@ -81,18 +86,17 @@ def choose_vocab_size(config: Config, dataset: Dataset, tell: Callable[[Event], 
                 fix=msg("leave it out, or use {option:code}", option=f"--vocab_size={tokens}"),
             )
         return config.vocab_size
-    if tokens < PADDED_FROM or tokens % 64 == 0:
-        return tokens
-    padded = -(-tokens // 64) * 64
-    tell(Chosen(what="vocab_size", value=padded, because=f"the {tokens} tokens of the data, up to a multiple of 64"))
+    padded = padded_vocab(tokens)
+    if padded != tokens:
+        tell(Chosen(what="vocab_size", value=padded, because=f"the {tokens} tokens of the data, up to a multiple of 64"))
     return padded
 
 
 def choose_chunked(config: Config, vocab_size: int, tell: Callable[[Event], None], remembered: bool | None) -> bool:
     if config.chunked_head is not None:
         return config.chunked_head
+    value = is_head_chunked(config, vocab_size) if remembered is None else remembered
     logits = 4 * config.batch_size * config.block_size * vocab_size
-    value = logits > LOGITS_WORTH_CHUNKING if remembered is None else remembered
     because = "the run had it before" if remembered is not None else f"the logits of a micro-batch would be {logits} bytes"
     tell(Chosen(what="chunked_head", value=value, because=because))
     return value
@@ -162,3 +166,22 @@ def version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def tokenizer_writer(dataset: Dataset) -> Callable[[Path], None] | None:
+    """What puts the tokenizer into a checkpoint, which must be able to stand alone."""
+    if dataset.tokenizer is None:
+        return None
+    contents = dataset.tokenizer.to_files()
+
+    def write(folder: Path) -> None:
+        for name, payload in contents.items():
+            files.write_whole(folder / name, payload)
+
+    return write
+
+
+def bytes_per_token(dataset: Dataset, split: str) -> float | None:
+    """Bytes of text behind a token of the split, for bits per byte; None where the data does not say."""
+    size, count = dataset.facts.get(f"{split}_bytes"), len(getattr(dataset, split))
+    return size / count if size else None
