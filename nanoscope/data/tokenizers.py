@@ -119,7 +119,7 @@ class BytePairTokenizer(Tokenizer):
 
     def __init__(self, pattern: str, ranks: Mapping[bytes, int]):
         self.pattern, self.ranks = pattern, dict(ranks)
-        self.end_of_document = len(self.ranks)
+        self.end_of_document: int = len(self.ranks)
         self.vocab_size = len(self.ranks) + 1
 
     @cached_property

@@ -45,7 +45,7 @@ def read_plain_pickle(path: Path) -> Any:
 def plain_value(payload: bytes) -> Any:
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
     try:
         for count, (instruction, argument, _) in enumerate(pickletools.genops(io.BytesIO(payload))):
             if count > MOST_INSTRUCTIONS:
@@ -64,9 +64,7 @@ def plain_value(payload: bytes) -> Any:
                 _COLLECTS[name](stack, items)
             elif name in _TUPLES:
                 size = _TUPLES[name]
-                items = tuple(stack[-size:])
-                del stack[-size:]
-                stack.append(items)
+                stack[-size:] = [tuple(stack[-size:])]
             elif name == "APPEND":
                 item = stack.pop()
                 _expect(stack[-1], list).append(item)
