@@ -34,7 +34,8 @@ def test_hindi_is_written_in_devanagari() -> None:
     latin = [
         english
         for english, hindi in words.catalogue("hi").items()
-        if not any("\u0900" <= letter <= "\u097f" for letter in hindi) and not (english == hindi and (" " not in english or "*" in english or " x " in english))
+        if not any("\u0900" <= letter <= "\u097f" for letter in hindi)
+        and not (english == hindi and (" " not in english or "*" in english or " x " in english))
     ]
     assert latin == []
 

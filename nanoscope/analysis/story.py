@@ -119,15 +119,15 @@ def _turning_point(case: Case) -> Iterator[Remark]:
         return
     noise = case.eval_noise.value if case.eval_noise is not None else 0.0
     rise = float(vals[last] - vals[best])
-    if best == last or rise <= 2 * math.sqrt(2) * noise:
-        yield Remark(
-            "val_loss",
-            msg(
-                "The last val loss, {val:nats} at step {step:count}, is its lowest or no worse than that.",
-                val=float(vals[last]),
-                step=int(steps[last]),
-            ),
-        )
+    if best == last:
+        words = msg("The last val loss, {val:nats} at step {step:count}, is the lowest.", val=float(vals[last]), step=int(steps[last]))
+        yield Remark("val_loss", words)
+    elif rise <= 2 * math.sqrt(2) * noise:
+        words = msg(
+            "The last val loss, {val:nats} at step {step:count}, is {rise:nats} above the lowest (step {best:count}): no more than the scatter of evaluations.",
+            val=float(vals[last]), step=int(steps[last]), rise=rise, best=int(steps[best]),
+        )  # fmt: skip
+        yield Remark("val_loss", words)
     else:
         yield Remark(
             "overfitting",
@@ -290,11 +290,11 @@ def epochs_words(case: Case, epochs: float | None) -> Message:
 def per_parameter_words(case: Case, tokens: float, parameters: float, epochs: float | None) -> Message:
     if epochs is not None and epochs >= REPEATED and case.dataset_tokens is not None:
         return msg(
-            "{ratio:about} tokens per parameter ({count:parameters} of them), but only {fresh:about} different ones: the rest is repetition.",
+            "{ratio:about} tokens seen per parameter ({count:parameters} parameters), but only {fresh:about} different ones: the rest is repetition.",
             ratio=tokens / parameters, count=parameters, fresh=case.dataset_tokens.value / parameters,
         )  # fmt: skip
     return msg(
-        "{ratio:about} tokens per parameter ({count:parameters} of them). About 20 use a fixed amount of computing best; beyond that each further token brings less.",
+        "{ratio:about} tokens seen per parameter ({count:parameters} parameters). About 20 use a fixed amount of computing best; beyond that each further token brings less.",
         ratio=tokens / parameters, count=parameters,
     )  # fmt: skip
 

@@ -69,7 +69,10 @@ def test_a_value_is_shown_in_the_form_of_its_kind(value: object, kind: str, text
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_numbers_are_the_same_in_every_language(lang: str) -> None:
-    said = say(msg("{tokens:tokens} tokens are seen by then: {epochs:about} epochs of {size:tokens}.", tokens=81.9e6, epochs=81.6, size=1_003_854), lang)
+    said = say(
+        msg("{tokens:tokens} tokens are seen by then: {epochs:about} epochs of {size:tokens}.", tokens=81.9e6, epochs=81.6, size=1_003_854),
+        lang,
+    )
     assert all(number in said for number in ("81.9M", "81.6", "1M"))
 
 

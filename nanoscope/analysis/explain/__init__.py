@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def explain(case: Case, quote: Callable[[int], str] = lambda line: "", codes: Co
     context = context_of(case)
     rows = picked(case.run, context.is_slow, context.is_broken)
     return Explanation(
-        name=case.run.name, about=about(case), lines=tuple(_passage(context, row, quote) for row in rows),
+        name=case.run.name, about=about(case), lines=_passages(context, rows, quote),
         left_out=_left_out(case, len(rows)), story=story(case, codes), lacking=lacking(case),
     )  # fmt: skip
 
@@ -34,7 +34,12 @@ def explain(case: Case, quote: Callable[[int], str] = lambda line: "", codes: Co
 def explain_arrived(case: Case, after_line: int, told: set[str], quote: Callable[[int], str]) -> tuple[Passage, ...]:
     """The telling ones among the rows below `after_line`, while the source is still growing."""
     context = context_of(case, told)
-    return tuple(_passage(context, row, quote) for row in arrived(case.run, context.is_slow, context.is_broken, after_line))
+    return _passages(context, arrived(case.run, context.is_slow, context.is_broken, after_line), quote)
+
+
+def _passages(context: Context, rows: Sequence[Row], quote: Callable[[int], str]) -> tuple[Passage, ...]:
+    made = (_passage(context, row, quote) for row in rows)
+    return tuple(passage for passage in made if passage.remarks)
 
 
 def _passage(context: Context, row: Row, quote: Callable[[int], str]) -> Passage:

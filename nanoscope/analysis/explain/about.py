@@ -31,31 +31,38 @@ def _reading(case: Case) -> Iterator[Remark]:
     run = case.run
     if len(run.steps) or len(run.evals):
         words = msg(
-            "A record of {trainer}, up to step {last:count}. Updates told of: {updates:count}; evaluations: {evals:count}.",
-            trainer=trainer_name(case), updates=len(run.steps), evals=len(run.evals), last=case.last_step,
+            "Written by {trainer}, up to step {last:count}. Rows of updates: {updates:count}; evaluations: {evals:count}.",
+            trainer=trainer_name(case, msg("an unknown trainer")), updates=len(run.steps), evals=len(run.evals), last=case.last_step,
         )  # fmt: skip
         yield Remark("step", words)
     if run.reading.not_understood:
         yield Remark("step", msg("Lines not understood, and left out: {count:count}.", count=run.reading.not_understood))
 
 
-def trainer_name(case: Case) -> Message:
+def trainer_name(case: Case, unknown: Message | None = None) -> Message:
     trainer = case.run.words.trainer
-    return msg("this trainer") if trainer in ("", "unknown", "csv", "jsonl") else msg("{name}", name=TRAINERS.get(trainer, trainer))
+    if trainer in ("", "unknown", "csv", "jsonl"):
+        return unknown or msg("this trainer")
+    return msg("{name}", name=TRAINERS.get(trainer, trainer))
 
 
 def _model(case: Case) -> Iterator[Remark]:
     shape, counted = case.shape, case.counted
     if shape is not None and counted is not None:
-        yield Remark(
-            "parameters",
-            msg(
-                "Model: {layers:count} blocks, {heads:count} heads, width {width:count}, context {block:count}, vocabulary {vocab:count}: "
-                "{total:parameters} parameters in all, {inner:parameters} without the embeddings; nanoGPT prints {printed:parameters}, it leaves out the position table.",
-                layers=shape.n_layer, heads=shape.n_head, width=shape.n_embd, block=shape.block_size, vocab=shape.vocab_size,
-                total=counted.total, inner=counted.without_embeddings, printed=counted.as_nanogpt_prints,
-            ),
-        )  # fmt: skip
+        values = {
+            "layers": shape.n_layer, "heads": shape.n_head, "width": shape.n_embd, "block": shape.block_size, "vocab": shape.vocab_size,
+            "total": counted.total, "inner": counted.without_embeddings,
+        }  # fmt: skip
+        words = msg(
+            "Model: {layers:count} blocks, {heads:count} heads, width {width:count}, context {block:count}, vocabulary {vocab:count}: {total:parameters} parameters in all, {inner:parameters} without the embeddings.",
+            **values,
+        )
+        if case.run.words.trainer == "nanogpt":
+            words = msg(
+                "Model: {layers:count} blocks, {heads:count} heads, width {width:count}, context {block:count}, vocabulary {vocab:count}: {total:parameters} parameters in all, {inner:parameters} without the embeddings; nanoGPT prints {printed:parameters}, it leaves out the position table.",
+                **values, printed=counted.as_nanogpt_prints,
+            )  # fmt: skip
+        yield Remark("parameters", words)
     elif case.parameters is not None:
         yield Remark(
             "parameters", msg("Model: {count:parameters} parameters ({how}).", count=case.parameters.value, how=case.parameters.how)

@@ -189,14 +189,18 @@ def _losses_near(case: Case, i: int) -> np.ndarray:
 
 
 def _among_the_others(case: Case, i: int, val: float) -> Iterator[Remark]:
-    if not math.isfinite(val) or len(case.evals) < 2:
+    if not math.isfinite(val):
         return
     earlier = np.flatnonzero(np.isfinite(case.evals.val[:i]) & (case.evals.step[:i] > 0))
     if not len(earlier):
+        if len(case.evals) > 1:
+            yield Remark("val_loss", msg("val loss {val:nats}: the first since the start.", val=val))
         return
     best = earlier[int(np.argmin(case.evals.val[earlier]))]
     lowest, step = float(case.evals.val[best]), int(case.evals.step[best])
-    if val < lowest:
+    if val == lowest:
+        words = msg("val loss {val:nats}: as low as the lowest so far (step {step:count}).", val=val, step=step)
+    elif val < lowest:
         words = msg(
             "val loss {val:nats}: the lowest so far, {gain:nats} below the best before it (step {step:count}).",
             val=val,

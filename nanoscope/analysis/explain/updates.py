@@ -87,7 +87,7 @@ def _loss(context: Context, i: int, in_full: bool) -> Iterator[Remark]:
             yield Remark(
                 "perplexity",
                 msg(
-                    "Perplexity e^{loss:nats} = {ppl:about}: as unsure as between so many equally likely tokens.",
+                    "Perplexity e^{loss:nats} = {ppl:about}: as unsure as a fair choice among that many tokens.",
                     loss=loss,
                     ppl=math.exp(loss),
                 ),
@@ -113,7 +113,7 @@ def _measured_on(case: Case) -> Message:
     if kind == "mean":
         return msg("the whole batch of this update, {dropout}", dropout=_dropout(case))
     if kind == "smoothed":
-        return msg("the batches of the last updates, as a moving average, {dropout}", dropout=_dropout(case))
+        return msg("the batches of the last updates, averaged, {dropout}", dropout=_dropout(case))
     return msg("a batch of the training text, {dropout}", dropout=_dropout(case))
 
 
@@ -169,7 +169,9 @@ def _against_the_one_before(case: Case, i: int, loss: float) -> Iterator[Remark]
         return
     change = loss - float(case.steps.loss[before])
     noise = case.batch_noise
-    if noise is not None and abs(change) <= 3 * noise.value:
+    if change == 0:
+        yield Remark("loss", msg("loss {loss:nats}: the same as on the line before.", loss=loss))
+    elif noise is not None and abs(change) <= 3 * noise.value:
         yield Remark(
             "loss",
             msg(
@@ -240,7 +242,10 @@ def _time(context: Context, i: int) -> Iterator[Remark]:
     took, ordinary = float(case.steps.took_s[i]), case.step_time
     if not math.isfinite(took):
         return
-    if ordinary is not None and context.is_slow[i]:
+    if case.run.words.time == "average" and not context.is_first[i]:
+        if context.is_new("speed"):
+            yield Remark("tokens_per_s", msg("time {took:ms} for one update, as an average over several.", took=took))
+    elif ordinary is not None and context.is_slow[i]:
         yield Remark("tokens_per_s", _why_slow(context, i, took, ordinary.value))
         if context.holds_eval[i] and not context.is_first[i]:
             yield from _eval_batches(case, took, ordinary.value)

@@ -1,0 +1,111 @@
+"""Which lines are explained, and what is said of each kind."""
+
+from __future__ import annotations
+
+import numpy as np
+from given_logs import SHAKESPEARE, long_log
+
+from nanoscope.analysis.case import Case
+from nanoscope.analysis.explain import explain, explain_arrived
+from nanoscope.analysis.explain.pick import SHORT
+from nanoscope.interop.logs import read_log
+from nanoscope.present.words import say
+from nanoscope.record.run import Known, Mark, Run, Words, evals_from, steps_from
+
+
+def words_of(case: Case) -> list[str]:
+    return [say(remark.words) for passage in explain(case).lines for remark in passage.remarks]
+
+
+def made(
+    losses: list[float],
+    words: Words | None = None,
+    known: dict[str, object] | None = None,
+    marks: tuple[Mark, ...] = (),
+    **columns: list[float],
+) -> Case:
+    count = len(losses)
+    steps = steps_from(
+        {"step": np.arange(1, count + 1), "line": np.arange(1, count + 1), "printed": np.arange(count), "loss": losses, **columns}, count
+    )
+    facts = {key: Known(value, "given") for key, value in (known or {}).items()}
+    return Case(Run("made", words or Words("nanogpt", "last_micro_batch", "with_eval", 1), steps, evals_from({}, 0), facts, marks))
+
+
+def test_every_line_of_a_short_paste_is_explained_in_its_order() -> None:
+    lines = explain(SHAKESPEARE.case, SHAKESPEARE.quote).lines
+    assert [line.quote for line in lines] == SHAKESPEARE.text.splitlines()
+
+
+def test_of_a_long_log_only_telling_lines_are_explained() -> None:
+    explained = explain(Case(read_log(long_log(20_000))))
+    assert len(explained.lines) <= SHORT
+    assert explained.left_out is not None
+    steps = [(line.kind, line.step) for line in explained.lines]
+    assert ("update", 1) in steps and ("update", 19_991) in steps and ("evaluation", 0) in steps and ("evaluation", 19_750) in steps
+
+
+def test_what_a_number_means_is_said_once() -> None:
+    said = words_of(Case(read_log(long_log(600), config=SHAKESPEARE.config, hardware=SHAKESPEARE.hardware)))
+    for sentence in ("how surprised the model was", "For comparison: guessing", "a share of 312 TFLOP/s", "Achieved:"):
+        assert sum(sentence in line for line in said) == 1
+
+
+def test_a_nan_is_named_and_a_missing_loss_is_not_called_one() -> None:
+    nan = float("nan")
+    broken = made([4.0, 3.9, nan, nan], marks=(Mark("not_finite", 3, 3, "loss"),))
+    assert sum("the arithmetic has broken" in line for line in words_of(broken)) == 2
+    assert not any("broken" in line for line in words_of(made([4.0, nan, 3.8, 3.7])))
+
+
+def test_the_loss_says_what_it_was_measured_on() -> None:
+    accumulated = {"batch_size": 12, "block_size": 1024, "gradient_accumulation_steps": 40, "dropout": 0.0}
+    assert (
+        "the last of the 40 micro-batches of this update, 12,288 of its 491,520 tokens, without dropout"
+        in words_of(made([4.0, 3.9], known=accumulated))[2]
+    )
+    averaged = made([4.0, 3.9], Words("hf-trainer", "smoothed", "unknown"))
+    assert "the batches of the last updates, averaged" in words_of(averaged)[0]
+
+
+def test_a_clipped_gradient_is_told() -> None:
+    said = words_of(made([4.0, 3.9], known={"grad_clip": 1.0}, grad_norm=[15.4, 0.9]))
+    assert any("above grad_clip = 1: the step was shortened" in line for line in said)
+
+
+def test_an_mfu_above_one_is_called_impossible() -> None:
+    log = SHAKESPEARE.text.replace("33.2", "3.2")
+    said = words_of(Case(read_log(log, config=SHAKESPEARE.config, hardware=SHAKESPEARE.hardware)))
+    assert any("More than 100% is impossible" in line for line in said)
+
+
+def test_what_arrives_later_is_explained_once() -> None:
+    lines = long_log(1000).splitlines(keepends=True)
+    told: set[str] = set()
+    first = explain_arrived(Case(read_log("".join(lines[:30]))), 0, told, lambda line: "")
+    more = explain_arrived(Case(read_log("".join(lines))), 30, told, lambda line: "")
+    assert [(p.kind, p.step) for p in first] == [("evaluation", 0), ("update", 1), ("update", 11), ("evaluation", 250), ("update", 251)]
+    assert min(passage.line for passage in more) > 30
+    assert not any("how surprised the model was" in say(remark.words) for passage in more for remark in passage.remarks)
+
+
+def test_a_million_updates_take_no_longer_than_a_few_seconds() -> None:
+    import time
+
+    rng = np.random.default_rng(1)
+    count = 1_000_000
+    steps = steps_from(
+        {
+            "step": np.arange(1, count + 1), "line": np.arange(count), "printed": np.arange(count), "loss": 3 + rng.normal(0, 0.02, count),
+            "took_s": np.where(np.arange(count) % 1000 == 0, 2.0, 0.05), "rate": np.full(count, 1e-3), "tokens": np.full(count, 16384.0),
+            "grad_norm": np.full(count, 0.5),
+        },
+        count,
+    )  # fmt: skip
+    at = np.arange(0, count, 1000)
+    evals = evals_from({"step": at, "line": at, "printed": at, "train": np.full(1000, 3.0), "val": np.full(1000, 3.1)}, 1000)
+    case = Case(Run("long", Words("nanoscope", "mean", "step_only", 1), steps, evals))
+    started_at_s = time.process_time()
+    explained = explain(case)
+    assert len(explained.lines) <= SHORT
+    assert time.process_time() - started_at_s < 3.0
