@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,3 +176,16 @@ def require_free_space(path: Path, needed: int, purpose: str) -> None:
             where=msg("{path:code}", path=str(path)),
             fix=msg("free some space, or choose a folder on another disk"),
         )
+
+
+def cache_folder() -> Path:
+    """Where the operating system wants such files; `NANOSCOPE_CACHE` names another place."""
+    if chosen := os.environ.get("NANOSCOPE_CACHE"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "nanoscope"

@@ -104,6 +104,10 @@ MARKS = (
     "lost",  # events that could not be written
     "sample",
     "ended",
+    "checkpoint_failed",
+    "checkpoint_refused",  # a damaged one was passed over
+    "micro_batch_halved",  # out of memory, and mended
+    "rank_drifted",
 )
 
 
@@ -133,6 +137,7 @@ class Reading:
     cut: int = 0  # rows that end early
     attempts: int = 1
     ranks: int = 1
+    runs: int = 1  # runs in the same source, this one included
     notes: tuple[Message, ...] = ()  # what a reader should know: an ambiguous format, a hardware match, keys that were not used
 
 
