@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from nanoscope.analysis.compare_axes import Outcome, Sooner, Verdict, outcomes, sooner
 from nanoscope.analysis.compare_differences import Difference, differences
 from nanoscope.analysis.compare_grounds import Grounds, grounds, in_bits_per_byte
+from nanoscope.analysis.compare_labels import labels
 from nanoscope.analysis.compare_remarks import remarks
 from nanoscope.analysis.compare_side import Group, Side
 from nanoscope.errors import fault
@@ -42,10 +43,13 @@ def compare(groups: Sequence[Group], rescored: tuple[Verdict, ...] = ()) -> Comp
             msg("{count:count} runs are too many for one table", count=len(groups)),
             fix=msg("compare groups of them with {option:code}", option="--against"),
         )
-    ground = grounds([Side(group) for group in groups])
+    drafts = [Side(group) for group in groups]
+    by_batch_loss = not any(len(side.curve) for side in drafts)
+    ground = grounds(drafts, by_batch_loss=by_batch_loss)
     if ground.unit == "bits":
         groups = [in_bits_per_byte(group) for group in groups]
-    sides = tuple(Side(group) for group in groups)
+    names = labels([group.name for group in groups])
+    sides = tuple(Side(group, name, by_batch_loss=by_batch_loss) for group, name in zip(groups, names, strict=True))
     differ = differences(sides)
     results = outcomes(sides, ground.not_comparable)
     faster = () if ground.not_comparable else _sooner(sides)

@@ -65,21 +65,22 @@ def outcomes(sides: Sequence[Side], not_comparable: Message | None) -> tuple[Out
 
 
 def _outcome(sides: Sequence[Side], axis: str, not_comparable: Message | None) -> Outcome:
-    per_step = [side.per_step(axis) for side in sides]
+    """Among the sides that have an evaluation and a place on the axis; two of them at least."""
     nothing = (None,) * len(sides)
-    if any(each is None for each in per_step):
-        missing = [side.name for side, each in zip(sides, per_step, strict=True) if each is None]
-        return Outcome(axis, None, nothing, (), msg("not known for {sides}: {what}", sides=missing, what=LACKING[axis]))
-    if any(not len(side.curve) for side in sides):
+    seen = [i for i, side in enumerate(sides) if len(side.curve)]
+    if len(seen) < 2:
         missing = [side.name for side in sides if not len(side.curve)]
-        return Outcome(axis, None, nothing, (), msg("{sides} has no evaluation of the val loss", sides=missing))
-    scale = [float(each) for each in per_step if each is not None]
-    at = min(side.curve.step[-1] * each for side, each in zip(sides, scale, strict=True))
-    places = [_place(side, at / each) for side, each in zip(sides, scale, strict=True)]
-    losses = tuple(place.loss for place in places)
+        return Outcome(axis, None, nothing, (), msg("there is no evaluation of {sides}", sides=missing))
+    known = [i for i in seen if sides[i].per_step(axis)]
+    if len(known) < 2:
+        missing = [sides[i].name for i in seen if i not in known]
+        return Outcome(axis, None, nothing, (), msg("not known for {sides}: {what}", sides=missing, what=LACKING[axis]))
+    scale = {i: sides[i].per_step(axis) or 1.0 for i in known}
+    at = min(sides[i].curve.step[-1] * scale[i] for i in known)
+    places = {i: _place(sides[i], at / scale[i]) for i in known}
+    losses = tuple(places[i].loss if i in places else None for i in range(len(sides)))
     if not_comparable is not None:
         return Outcome(axis, at, losses, (), not_comparable)
-    known = [i for i, place in enumerate(places) if math.isfinite(place.loss)]
     leader = min(known, key=lambda i: (places[i].is_bound, places[i].loss))
     verdicts = tuple(_verdict(sides[leader], sides[i], places[leader], places[i]) for i in known if i != leader)
     return Outcome(axis, at, losses, verdicts)

@@ -61,7 +61,7 @@ def differences(sides: Sequence[Side]) -> tuple[Difference, ...]:
 
 
 def _settings(sides: Sequence[Side]) -> list[Difference]:
-    same_update = _is_same([side.case.tokens_per_update.value if side.case.tokens_per_update else None for side in sides])
+    same_update = _is_same([side.tokens_per_update for side in sides])
     found = []
     for known in settings().values():
         if known.name in IGNORED:
@@ -102,7 +102,7 @@ def _derived(sides: Sequence[Side]) -> list[Difference]:
     """What follows from the settings, each a ratio of its own."""
     rows: list[tuple[str, Message, Callable[[Side], float | None], str, Effect, Message]] = [
         ("parameters", msg("parameters"), lambda side: _value(side.case.parameters), "parameters", "can", msg("a larger model learns more from each token")),
-        ("tokens_per_update", msg("tokens per update"), lambda side: _value(side.case.tokens_per_update), "tokens", "can",
+        ("tokens_per_update", msg("tokens per update"), lambda side: side.tokens_per_update, "tokens", "can",
          msg("a larger batch takes fewer and better updates from the same tokens")),
         ("flops_per_token", msg("FLOPs per token"), lambda side: _value(side.case.flops_per_token), "flops", "can", msg("the cost of a token")),
         ("updates", msg("updates"), lambda side: float(side.last_step), "count", "can", msg("a longer run learns more")),

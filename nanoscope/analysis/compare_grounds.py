@@ -21,8 +21,10 @@ class Grounds:
     notes: tuple[Message, ...] = ()
 
 
-def grounds(sides: Sequence[Side]) -> Grounds:
-    """Nats per token where text, tokenizer and context are the same; bits per byte where only the text is; else not at all."""
+def grounds(sides: Sequence[Side], *, by_batch_loss: bool = False) -> Grounds:
+    """Nats per token where text, tokenizer and context are the same; bits per byte where only the text is; else not at all.
+
+    Without evaluations the batch losses are all there is, and those hold the dropout too."""
     same_text = _same(sides, "text_fingerprint")
     if _same(sides, "block_size") is False:
         contexts = [side.case.whole("block_size") for side in sides]
@@ -42,8 +44,12 @@ def grounds(sides: Sequence[Side]) -> Grounds:
     names = {side.case.corpus.name if side.case.corpus else side.case.text("dataset") for side in sides} - {""}
     if len(names) > 1:
         return Grounds("nats", msg("the val sets differ ({names}): other text, other difficulty", names=sorted(names)))
-    notes = () if names else (msg("the logs do not name their data: taken to be the same"),)
-    return Grounds("nats", None, notes)
+    notes = [] if names else [msg("the logs do not name their data: taken to be the same")]
+    if by_batch_loss:
+        if _same(sides, "dropout") is False:
+            return Grounds("nats", msg("there are no evaluations, and the losses of the updates were taken with different dropout"))
+        notes.append(msg("there are no evaluations: compared by the losses of the updates, averaged over stretches of steps"))
+    return Grounds("nats", None, tuple(notes))
 
 
 def in_bits_per_byte(group: Group) -> Group:

@@ -54,7 +54,7 @@ def measure(a: Side, b: Side, step_a: float, step_b: float) -> Measured | None:
         return None
     difference = float(vals_a.mean() - vals_b.mean())
     evaluation, shared, how_eval = _evaluation_error(a, b, step_a, step_b)
-    repeats, freedom, spread, how_runs = _repeat_error(a, b, vals_a, vals_b, step_a, evaluation, shared)
+    repeats, freedom, spread, how_runs = _repeat_error(a, b, vals_a, vals_b, (step_a, step_b), evaluation, shared)
     how = tuple(each for each in (how_eval, how_runs) if each is not None)
     if evaluation is None:
         bound = math.hypot(math.sqrt(2) * UNKNOWN_EVAL_ERROR, repeats)
@@ -72,25 +72,25 @@ def _evaluation_error(a: Side, b: Side, step_a: float, step_b: float) -> tuple[f
         error = standard_error(mean_a - mean_b)
         if error is not None:
             return error, True, msg("paired: the same {count:count} val batches, difference by difference", count=len(mean_a))
-    errors = [side.case.eval_noise for side in (a, b)]
-    if errors[0] is None or errors[1] is None:
+    one, other = a.eval_error, b.eval_error
+    if one is None or other is None:
         return None, False, msg("the evaluations' own error was not kept and cannot be inferred")
-    counts = [math.sqrt(side.runs) for side in (a, b)]
-    error = math.hypot(errors[0].value / counts[0], errors[1].value / counts[1])
-    how = msg(
-        "errors of the two evaluations, {one:nats} and {other:nats} ({source})",
-        one=errors[0].value,
-        other=errors[1].value,
-        source=errors[0].how,
+    error = math.hypot(one / math.sqrt(a.runs), other / math.sqrt(b.runs))
+    known = a.case.eval_noise
+    if a.by_batch_loss or known is None:
+        return error, False, msg("scatter of the batch losses, {one:nats} and {other:nats}", one=one, other=other)
+    return (
+        error,
+        False,
+        msg("errors of the two evaluations, {one:nats} and {other:nats} ({source})", one=one, other=other, source=known.how),
     )
-    return error, False, how
 
 
 def _repeat_error(
-    a: Side, b: Side, vals_a: np.ndarray, vals_b: np.ndarray, step: float, evaluation: float | None, is_shared: bool
+    a: Side, b: Side, vals_a: np.ndarray, vals_b: np.ndarray, steps: tuple[float, float], evaluation: float | None, is_shared: bool
 ) -> tuple[float, float, float | None, Message | None]:
     """(standard error that comes from repeating the runs, its degrees of freedom, the spread itself, how it is known)."""
-    known, how = known_spread(a, b, step)
+    known, how = known_spread(a, b, *steps)
     freedom = float(len(vals_a) + len(vals_b) - 2)
     share = math.sqrt(1 / len(vals_a) + 1 / len(vals_b))
     if freedom < 1:
@@ -115,34 +115,31 @@ REFERENCE_SLOPE = 0.17  # nats an e-fold of tokens at their end
 SPREAD_EXPONENT = -0.3
 
 
-def known_spread(a: Side, b: Side, step: float) -> tuple[float, Message]:
+def known_spread(a: Side, b: Side, step_a: float, step_b: float) -> tuple[float, Message]:
     """Standard deviation between repeats of one run, as far as runs of this kind have been repeated."""
-    found = [_usual_spread(side) for side in (a, b)]
-    spread = max(found)
+    spread = max(_usual_spread(a, step_a), _usual_spread(b, step_b))
     return spread, msg("usual spread between repeats of such a run, {spread:nats}", spread=spread)
 
 
-def _usual_spread(side: Side) -> float:
-    slope, tokens = final_slope(side), side.total("tokens")
-    if slope is None or tokens is None:
+def _usual_spread(side: Side, step: float) -> float:
+    slope, each = slope_at(side, step), side.per_step("tokens")
+    if slope is None or each is None:
         return SEED_SPREAD
-    jitter = SEED_SPREAD / REFERENCE_SLOPE * (tokens / REFERENCE_TOKENS) ** SPREAD_EXPONENT
+    jitter = SEED_SPREAD / REFERENCE_SLOPE * (each * step / REFERENCE_TOKENS) ** SPREAD_EXPONENT
     return max(SEED_SPREAD, slope * jitter)
 
 
-def final_slope(side: Side) -> float | None:
-    """Nats per e-fold of steps over the last half of the evaluations, where the curve falls."""
-    step, val = side.curve.step, side.curve.val
-    kept = step > 0
-    step, val = step[kept], val[kept]
-    half = step >= step[-1] / 2 if len(step) else np.zeros(0, bool)
-    if half.sum() < 2:
-        if len(step) < 2:
-            return None
-        half = np.zeros(len(step), bool)
-        half[-2:] = True
-    slope = np.polyfit(np.log(step[half]), val[half], 1)[0]
-    return max(0.0, -float(slope))
+def slope_at(side: Side, step: float) -> float | None:
+    """Nats that the loss falls per e-fold of steps just before that step; 0 where it rises."""
+    steps, vals = side.curve.step, side.curve.val
+    before = (steps > 0) & (steps <= step)
+    steps, vals = steps[before], vals[before]
+    recent = steps >= step / 2
+    if recent.sum() < 2:
+        recent = np.arange(len(steps)) >= len(steps) - 2
+    if recent.sum() < 2:
+        return None
+    return max(0.0, -float(np.polyfit(np.log(steps[recent]), vals[recent], 1)[0]))
 
 
 def seeds_needed(spread: float, difference: float = SMALLEST_DIFFERENCE) -> int:

@@ -12,7 +12,7 @@ from nanoscope.analysis.compare_axes import Outcome
 from nanoscope.analysis.compare_differences import Difference
 from nanoscope.analysis.compare_grounds import Grounds
 from nanoscope.analysis.compare_side import Side
-from nanoscope.analysis.laws import LOSS_LAWS
+from nanoscope.analysis.laws import LOSS_LAWS, LossLaw
 from nanoscope.message import Message, msg
 
 AGREE = 0.02  # nats: batch losses of two runs that are still the same computation, rounding apart
@@ -174,7 +174,7 @@ def _crossing(a: Side, b: Side, ground: Grounds) -> Iterator[Message]:
     )  # fmt: skip
 
 
-def _crossing_s(law, N: tuple[float, float], speed: tuple[float, float]) -> float | None:  # type: ignore[no-untyped-def]
+def _crossing_s(law: LossLaw, N: tuple[float, float], speed: tuple[float, float]) -> float | None:
     seconds = np.geomspace(10, 1e9, 400)
     gap = [law.loss(N[0], speed[0] * t) - law.loss(N[1], speed[1] * t) for t in seconds]
     over = [t for t, each in zip(seconds, gap, strict=True) if each > 0]
@@ -205,8 +205,8 @@ def _state(sides: Sequence[Side]) -> Iterator[Message]:
             and side.last_step > (known.best_step or 0)
         ):
             yield msg(
-                "{name} is overfit: this config is known to pass {best:nats} near step {at:count} before it rises ({source}); here it ends at {last:nats} after {epochs:about} epochs.",
-                name=side.name, best=known.best_val, at=known.best_step, source=known.source, last=last, epochs=side.epochs,
+                "{name} is overfit: this config is known to pass {best:nats} near step {at:count} before it rises ({source}); here it ends at {last:nats} after {steps:count} steps.",
+                name=side.name, best=known.best_val, at=known.best_step, source=known.source, last=last, steps=side.last_step,
             )  # fmt: skip
         elif known is not None and known.end_val is not None and abs(last - known.end_val) <= 2 * known.spread:
             yield msg("{name} ended where this config is known to end ({end:rough_nats}, {source}): it is limited by its size and length, not at fault.",

@@ -9,6 +9,7 @@ import numpy as np
 
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.pace import eval_seconds, instant_mfu
+from nanoscope.analysis.statistics import mean_error
 from nanoscope.record.run import Run
 from nanoscope.sizing.power import board_watts
 
@@ -35,9 +36,12 @@ class Curve:
 
 
 class Side:
-    def __init__(self, group: Group):
+    def __init__(self, group: Group, name: str = "", *, by_batch_loss: bool = False):
+        """`by_batch_loss`: the losses of the updates stand in for evaluations that were not made."""
         assert group.runs, "a side needs a run"
-        self.name = group.name
+        self.by_batch_loss = by_batch_loss
+        self.name = name or group.name  # short, for sentences
+        self.title = group.name
         self.cases = tuple(Case(run) for run in group.runs)
         self.case = self.cases[0]
 
@@ -48,8 +52,23 @@ class Side:
     # --- losses
 
     @cached_property
+    def vals(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """(steps, losses) of each run: its evaluations, or means of its batch losses over stretches of steps."""
+        if self.by_batch_loss:
+            return tuple((steps, means) for steps, means, _ in map(_stretches, self.cases))
+        return tuple(case.vals for case in self.cases)
+
+    @cached_property
+    def eval_error(self) -> float | None:
+        """Standard error of one value of the curve."""
+        if self.by_batch_loss:
+            errors = np.concatenate([error for _, _, error in map(_stretches, self.cases)])
+            return float(errors[-1]) if len(errors) and np.isfinite(errors[-1]) else None
+        return self.case.eval_noise.value if self.case.eval_noise is not None else None
+
+    @cached_property
     def curve(self) -> Curve:
-        vals = [dict(zip(*case.vals, strict=True)) for case in self.cases]
+        vals = [dict(zip(*each, strict=True)) for each in self.vals]
         shared = sorted(set.intersection(*(set(each) for each in vals))) if vals else []
         return Curve(np.array(shared, float), np.array([np.mean([each[step] for each in vals]) for step in shared]))
 
@@ -68,8 +87,7 @@ class Side:
     def val_at(self, step: float) -> np.ndarray | None:
         """The val loss of each of this side's runs at that step, or None where one of them has no evaluation there."""
         found = []
-        for case in self.cases:
-            steps, vals = case.vals
+        for steps, vals in self.vals:
             at = np.flatnonzero(steps == step)
             if not len(at):
                 return None
@@ -79,7 +97,7 @@ class Side:
     def batch_losses_at(self, step: float) -> list[tuple[str, np.ndarray]] | None:
         """(fingerprint, loss of each val batch) of each run at that step, where they were kept."""
         found = []
-        for case in self.cases:
+        for case in () if self.by_batch_loss else self.cases:
             evals = case.evals
             at = np.flatnonzero((evals.step == step) & np.isfinite(evals.val))
             if not len(at) or len(evals.val_batch_losses) <= at[-1] or len(evals.batches) <= at[-1]:
@@ -87,14 +105,13 @@ class Side:
             if not evals.batches[at[-1]] or len(evals.val_batch_losses[at[-1]]) < 2:
                 return None
             found.append((evals.batches[at[-1]], np.asarray(evals.val_batch_losses[at[-1]], float)))
-        return found
+        return found or None
 
     # --- what it cost
 
     def per_step(self, axis: str) -> float | None:
         """How much of the axis one update takes; None where that is not known."""
-        case = self.case
-        tokens = case.tokens_per_update.value if case.tokens_per_update else None
+        case, tokens = self.case, self.tokens_per_update
         if axis == "steps":
             return 1.0
         if axis == "tokens":
@@ -105,6 +122,11 @@ class Side:
             return self.step_s
         watts = self.watts
         return self.step_s * watts if self.step_s and watts else None
+
+    @property
+    def tokens_per_update(self) -> float | None:
+        known = self.case.tokens_per_update
+        return known.value if known is not None and known.value > 0 else None
 
     @cached_property
     def step_s(self) -> float | None:
@@ -132,8 +154,7 @@ class Side:
 
     @property
     def tokens_per_s(self) -> float | None:
-        per_update = self.case.tokens_per_update
-        return per_update.value / self.step_s if per_update and self.step_s else None
+        return self.tokens_per_update / self.step_s if self.tokens_per_update and self.step_s else None
 
     @property
     def micro_batch_s(self) -> float | None:
@@ -148,7 +169,8 @@ class Side:
 
     @property
     def mfu(self) -> float | None:
-        return self.case.true_mfu.value if self.case.true_mfu is not None else None
+        known = self.case.true_mfu
+        return known.value if known is not None and known.value > 0 else None
 
     @property
     def printed_mfu(self) -> float | None:
@@ -165,9 +187,29 @@ class Side:
 
     @property
     def epochs(self) -> float | None:
-        return self.case.epochs_at(self.last_step)
+        tokens, data = self.total("tokens"), self.case.dataset_tokens
+        return tokens / data.value if tokens and data is not None else None
 
     @property
     def device_name(self) -> str:
         case = self.case
         return case.text("hardware") or case.text("device")
+
+
+STRETCHES = 24
+
+
+def _stretches(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(last step, mean, standard error of the mean) of the batch losses over stretches of steps that double every few."""
+    steps, losses = case.losses
+    if len(steps) < 8:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    ends = np.unique(np.round(np.geomspace(max(2.0, steps[0]), 2.0 ** np.ceil(np.log2(steps[-1])), STRETCHES)))
+    found = []
+    for first, last in zip(ends[:-1], ends[1:], strict=True):
+        inside = losses[(steps > first) & (steps <= last)]
+        if len(inside) >= 4 and last <= steps[-1]:
+            error = mean_error(inside)
+            found.append((last, float(inside.mean()), float(inside.std(ddof=1) / np.sqrt(len(inside))) if error is None else error))
+    columns = np.array(found).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]

@@ -13,7 +13,7 @@ from nanoscope.analysis.laws import LOSS_LAWS, STEP_LAW_RANGE, critical_batch, s
 from nanoscope.analysis.plan_facts import DataFacts, MachineFacts
 from nanoscope.analysis.plan_loss import expected_loss
 from nanoscope.analysis.plan_memory import memory_rows
-from nanoscope.analysis.plan_rows import Row, Section, calculated, estimated, unknown
+from nanoscope.analysis.plan_rows import Row, Section, calculated, estimated, two_digits, unknown
 from nanoscope.analysis.plan_time import time_plan, time_rows
 from nanoscope.analysis.plan_warnings import Warning, disk_bytes, is_extrapolated, suggested_rate, warnings_of
 from nanoscope.config.fields import Config
@@ -135,7 +135,7 @@ def _optimisation_rows(config: Config, shape: Shape) -> Iterator[Row]:
     law = msg("Step Law (arXiv 2503.04715), a factor of 2 either way")
     if outside:
         law = msg("Step Law (arXiv 2503.04715), far below the sizes it was fitted on: an order of magnitude only")
-    best, critical = step_law_batch(seen), critical_batch(seen)
+    best, critical = two_digits(step_law_batch(seen)), two_digits(critical_batch(seen))
     width = STEP_LAW_RANGE * (2 if outside else 1)
     yield estimated("suggested_batch", msg("best tokens per update"), best, "tokens", law, best / width, best * width)
     yield estimated("critical_batch", msg("critical batch, beyond which tokens are wasted"), critical, "tokens",

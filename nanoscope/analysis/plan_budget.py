@@ -16,6 +16,7 @@ from typing import Literal
 from nanoscope.analysis.laws import LOSS_LAWS, SMALLEST_FITTED_N, step_law_batch, step_law_rate, worth_of_tokens
 from nanoscope.analysis.plan_facts import DataFacts, MachineFacts
 from nanoscope.analysis.plan_memory import largest_micro_batch
+from nanoscope.analysis.plan_rows import two_digits
 from nanoscope.config.fields import Config
 from nanoscope.errors import fault
 from nanoscope.message import Message, msg
@@ -108,7 +109,7 @@ class _Asked:
     fixed: frozenset[str]
 
     def set(self, config: Config, **values: object) -> Config:
-        return dataclasses.replace(config, **{key: value for key, value in values.items() if key not in self.fixed})
+        return dataclasses.replace(config, **{key: value for key, value in values.items() if key not in self.fixed})  # type: ignore[arg-type]
 
 
 def _trial(asked: _Asked, size: tuple[int, int, int]) -> _Trial | None:
@@ -174,10 +175,10 @@ def _with_batch(asked: _Asked, config: Config, shape: Shape, tokens: float) -> C
 def lengthened(config: Config, shape: Shape, tokens: float, data: DataFacts) -> dict[str, object]:
     """What follows from so many tokens: updates, learning rate, schedule, evaluations and dropout."""
     updates = max(20, round(tokens / config.tokens_per_update))
-    rate = _two_digits(best_rate(parameters(shape).total, tokens))
+    rate = two_digits(best_rate(parameters(shape).total, tokens))
     epochs = tokens / data.train_tokens if data.train_tokens else 0.0
     return {
-        "max_iters": updates, "lr_decay_iters": updates, "learning_rate": rate, "min_lr": _two_digits(rate / 10), "decay_lr": True,
+        "max_iters": updates, "lr_decay_iters": updates, "learning_rate": rate, "min_lr": two_digits(rate / 10), "decay_lr": True,
         "warmup_iters": max(10, min(1000, updates // 20)), "beta2": 0.95 if config.tokens_per_update >= 30_000 else 0.99,
         "eval_interval": max(10, _round_number(updates / 20)), "dropout": 0.2 if epochs > 8 else 0.1 if epochs > 3 else 0.0,
     }  # fmt: skip
@@ -221,9 +222,6 @@ def _reasons(best: _Trial, budget: Budget, data: DataFacts):
     if data.train_tokens and best.tokens > data.train_tokens:
         yield msg("the data is repeated {epochs:about} times, which is counted in the choice", epochs=best.tokens / data.train_tokens)
 
-
-def _two_digits(value: float) -> float:
-    return round(value, 1 - math.floor(math.log10(value)))
 
 
 def _round_number(value: float) -> int:

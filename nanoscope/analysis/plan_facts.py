@@ -35,6 +35,7 @@ class Calibration:
     copy_s: float  # to copy the state for a checkpoint
     write_bytes_per_s: float  # to disk
     start_s: float  # from the command to the first update: libraries, model, first batch
+    sample_token_s: float  # to generate one token of a sample
     scatter: float  # relative spread of the timed repeats: the range of what follows from them
     layers_timed: tuple[int, ...]
     peak_flops: float | None  # of the fastest matrix product seen here

@@ -41,7 +41,6 @@ PER_E_FOLD = 0.03
 """Nats by which the range widens for each factor e of parameters or tokens away from the anchor: between 5,000 and 19,560 updates of llm.c's
 run (1.4 e-folds) the three laws err by 0.01 to 0.02 and differ from each other by as much."""
 
-CHAR_LAWS: dict[str, tuple[float, float, float, float, float, float]] = {}
 
 
 def expected_loss(config: Config, shape: Shape, data: DataFacts, preset: Preset | None = None) -> Row:
@@ -71,8 +70,8 @@ def _ask_forecast(config: Config):
 def _from_anchor(anchor: Anchor, config: Config, shape: Shape, data: DataFacts, tokens: float) -> Row:
     N = parameters(shape).total
     worth = worth_of_tokens(tokens, data.train_tokens) if data.train_tokens else float(tokens)
-    critical = critical_batch(tokens)
-    worth *= tokens_wasted(min(config.tokens_per_update, critical / 4), critical) / tokens_wasted(config.tokens_per_update, critical)
+    # A batch beyond the critical one costs tokens; the runs behind the laws had batches up to it.
+    worth *= min(1.0, 2 / tokens_wasted(config.tokens_per_update, critical_batch(tokens)))
     losses = [anchor.loss + law.loss(N, worth) - law.loss(anchor.N, anchor.D) for law in LOSS_LAWS]
     away = abs(math.log(N / anchor.N)) + abs(math.log(worth / anchor.D))
     margin = anchor.spread + PER_E_FOLD * away

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,3 +50,8 @@ def measured(
 
 def unknown(key: str, what: Message, kind: str, because: Message) -> Row:
     return Row(key, what, None, kind, "unknown", because)
+
+
+def two_digits(value: float) -> float:
+    """As much of an estimate as is meant: 131,861.8 tokens are about 130,000."""
+    return round(value, 1 - math.floor(math.log10(abs(value)))) if value else 0.0

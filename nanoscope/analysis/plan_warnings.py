@@ -19,6 +19,7 @@ from nanoscope.analysis.laws import (
 )
 from nanoscope.analysis.plan_facts import DataFacts, MachineFacts
 from nanoscope.analysis.plan_memory import checkpoint_bytes, largest_micro_batch, peak_memory, usable_memory
+from nanoscope.analysis.plan_rows import two_digits
 from nanoscope.analysis.plan_time import TimePlan
 from nanoscope.config.fields import Config
 from nanoscope.message import Message, msg
@@ -124,7 +125,7 @@ def _repetition(config: Config, data: DataFacts) -> Iterator[Warning]:
 
 def _batch(config: Config) -> Iterator[Warning]:
     tokens = config.tokens_per_update * config.max_iters
-    critical, best = critical_batch(tokens), step_law_batch(tokens)
+    critical, best = two_digits(critical_batch(tokens)), two_digits(step_law_batch(tokens))
     ratio = config.tokens_per_update / critical
     accumulation = max(1, round(best / (config.batch_size * config.block_size)))
     change = Change(
@@ -205,7 +206,7 @@ def _rate(config: Config, shape: Shape) -> Iterator[Warning]:
         else msg("learning_rate = {rate:rate} is {times:about} times too small for this size and length (about {best:rough_rate})", rate=config.learning_rate, times=1 / off, best=suggested)
     )  # fmt: skip
     yield Warning(
-        "learning_rate_off", claim, Change(msg("try the suggested one"), "learning_rate", config.learning_rate, float(f"{suggested:.1e}"))
+        "learning_rate_off", claim, Change(msg("try the suggested one"), "learning_rate", config.learning_rate, two_digits(suggested))
     )
 
 
