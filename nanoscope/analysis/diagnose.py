@@ -21,11 +21,11 @@ from nanoscope.message import msg
 from nanoscope.record.run import Run
 
 FAULTS = frozenset(
-    """nan_divergence hf_zero_loss_is_nan fp16_overflow fused_adamw_fp16_bug grad_explosion loss_divergence
-    collapse_to_unigram bigram_plateau attention_bug kernel_bug dead_init constant_loss overfitting checkpoint_not_best underfitting_capacity too_good_to_be_true val_leak
-    above_reference lr_too_high lr_too_low lr_zero lr_schedule_mismatch batch_too_small grad_accum_loss_scaling grad_sync_bug
-    resume_discontinuity config_log_mismatch low_mfu eval_dominates_time throttling_suspected oom_optimizer_state oom_logits
-    input_bound""".split()
+    """nan_divergence hf_zero_loss_is_nan fp16_overflow fused_adamw_fp16_bug grad_explosion loss_divergence collapse_to_unigram
+    bigram_plateau attention_bug kernel_bug dead_init constant_loss overfitting checkpoint_not_best underfitting_capacity
+    too_good_to_be_true val_leak above_reference lr_too_high lr_too_low lr_zero lr_schedule_mismatch batch_too_small
+    grad_accum_loss_scaling grad_sync_bug resume_discontinuity config_log_mismatch low_mfu eval_dominates_time throttling_suspected
+    oom_optimizer_state oom_logits input_bound""".split()
 )
 """Codes that say that something should be mended. The others are explanations."""
 

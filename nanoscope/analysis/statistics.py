@@ -166,25 +166,26 @@ def change_point(y: np.ndarray) -> Shift | None:
     return Shift(at, float(np.median(y[where][where < at])), float(np.median(y[where][where >= at])), p)
 
 
-def spikes(y: np.ndarray, window: int = 64, sigmas: float = 8.0, floor: float = 0.0) -> np.ndarray:
-    """Indices that stand `sigmas` (and at least `floor`) above the local median, the scatter being that of the detrended neighbourhood.
+def spikes(y: np.ndarray, window: int = 15, sigmas: float = 8.0, floor: float = 0.0) -> np.ndarray:
+    """Indices that stand `sigmas` (and at least `floor`) above what comes before and above what comes after.
 
-    The neighbourhood lies on both sides, so that a falling curve is not its own spike. Non-finite values are another symptom's business."""
+    Both sides count, so that a steep fall is not its own spike. The scatter is that of the wider neighbourhood about its own median.
+    Non-finite values are another symptom's business."""
     y = np.asarray(y, float)
     where = np.flatnonzero(np.isfinite(y))
-    if len(where) < 16:
+    if len(where) < 4 * window:
         return np.zeros(0, int)
     values = y[where]
-    centre = _running_median(values, min(window, len(values) // 2) | 1)
-    off = values - centre
-    spread = MAD_TO_SD * _running_median(np.abs(off), min(4 * window, len(values) // 2) | 1)
-    return where[(off > sigmas * spread) & (off > floor) & (spread > 0)]
-
-
-def _running_median(values: np.ndarray, size: int) -> np.ndarray:
     from scipy.ndimage import median_filter
 
-    return median_filter(values, size=size, mode="nearest")
+    half = window // 2
+    middle = median_filter(values, size=window, mode="reflect")
+    before = np.r_[np.full(half + 1, np.inf), middle[: -half - 1]]  # the window that ends just before the point
+    after = np.r_[middle[half + 1 :], np.full(half + 1, -np.inf)]
+    scatter = np.abs(values - middle)
+    spread = MAD_TO_SD * median_filter(scatter, size=min(16 * window, len(values) // 2) | 1, mode="reflect")
+    off = values - np.maximum(before, after)
+    return where[(off > sigmas * spread) & (off > floor) & (spread > 0)]
 
 
 def paired_difference(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:

@@ -51,7 +51,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         return
     index, seen, expected = found
     noise = math.hypot(known.spread, case.eval_noise.value if case.eval_noise is not None else known.spread)
-    if seen - expected <= max(4 * noise, 0.02):
+    if seen - expected <= max(3.5 * noise, 0.02):
         return
     evidence = Evidence(
         msg("val loss"),

@@ -27,7 +27,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
-from nanoscope.analysis.statistics import bias_of_minimum
+from nanoscope.analysis.statistics import bias_of_minimum, trend
 from nanoscope.message import msg
 
 CODES = ("overfitting", "checkpoint_not_best")
@@ -83,9 +83,20 @@ def minimum(case: Case) -> Minimum | None:
         held += 1
     rise, fall = float(val[-1] - val[low]), float(train[low] - train[-1])
     gap = float(val[-1] - train[-1])
-    if held < 2 or gap < 2 * 1.41 * noise or fall < 2 * noise or rise < max(0.005, 3 * noise):
+    level = float(np.median(val[-min(3, max(held, 1)) :]))
+    if held < 2 or gap < 2 * 1.41 * noise or fall < 2 * noise or level < floor + max(0.005, 3 * noise):
+        return None
+    if not _keeps_rising(case.evals.step[both][low + 1 :], val[low + 1 :], held):
         return None
     return Minimum(int(both[low]), int(both[-1]), rise, fall, gap, noise, held)
+
+
+def _keeps_rising(steps: np.ndarray, after: np.ndarray, held: int) -> bool:
+    """Enough evaluations after the minimum must show a trend; of a few, each one must stand above it."""
+    if len(after) < 5:
+        return held == len(after)
+    slope = trend(steps, after)
+    return slope is not None and slope.is_rising
 
 
 def _train(case: Case) -> np.ndarray:

@@ -1,0 +1,39 @@
+import numpy as np
+
+from nanoscope.record.run import Words
+from symptoms.build import make, sure
+
+
+def timed(took, words=None, **known):
+    count = len(took)
+    extra = {} if words is None else {"words": words}
+    return make(np.linspace(4, 3, count), np.arange(count) * 10 + 1, took=took, eval_interval=10**7, **extra, **known)
+
+
+def test_a_quarter_slower_after_an_hour():
+    rng = np.random.default_rng(0)
+    took = np.linspace(0.221, 0.276, 200) + 0.002 * rng.standard_normal(200)
+    assert "throttling_suspected" in sure(timed(took, hardware="RTX 3060"), "drift")
+
+
+def test_steady_noisy_steps():
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        took = 0.17 * (1 + 0.05 * rng.standard_normal(200))
+        assert not sure(timed(took), "drift"), seed
+
+
+def test_single_slow_lines_are_no_drift():
+    took = np.full(200, 0.17)
+    took[::25] = 3.0
+    assert not sure(timed(took), "drift")
+
+
+def test_a_window_that_grows_by_design():
+    took = np.linspace(0.094, 0.105, 60)
+    assert "step_time_schedule" in sure(timed(took, sliding_window="grows linearly 128 -> 1792"), "drift")
+    assert "step_time_schedule" in sure(timed(took, words=Words(trainer="modded-nanogpt", time="average")), "drift")
+
+
+def test_one_per_cent_is_settling():
+    assert not sure(timed(np.linspace(0.989, 0.997, 20)), "drift")

@@ -1,0 +1,45 @@
+import numpy as np
+
+from symptoms.build import char_curve, curve, found, make, mark, sure
+
+
+def test_one_update_that_destroys_the_model():
+    steps, losses = curve(30, end=4.8, every=10)
+    losses[20:] = [270, 182, 121, 96, 68, 78, 40, 31, 28, 25]
+    findings = found(make(losses, steps, vocab_size=50304), "explosion")
+    assert findings["grad_explosion"].sureness == "certain"
+    assert findings["grad_explosion"].evidence[0].at_step == steps[20]
+    assert "loss_divergence" in findings
+
+
+def test_a_rise_that_stays_is_divergence():
+    steps, losses = curve(400, end=3.5, every=10)
+    losses[250:] = 7.8 + 0.1 * np.random.default_rng(0).standard_normal(150)
+    finding = found(make(losses, steps), "explosion")["loss_divergence"]
+    assert abs(finding.evidence[0].seen - 7.8) < 0.05
+    assert 2000 < finding.evidence[0].at_step < 2600
+
+
+def test_a_spike_that_heals_is_no_divergence():
+    steps, losses = curve(400, end=3.5)
+    losses[200:206] += [2.5, 2, 1.5, 1, 0.5, 0.2]
+    assert not sure(make(losses, steps), "explosion")
+
+
+def test_falling_and_noisy_curves_are_sound():
+    for seed in range(20):
+        for noise in (0.02, 0.1, 0.3):
+            steps, losses = curve(60 + 20 * seed, noise=noise, seed=seed)
+            assert not sure(make(losses, steps), "explosion"), (seed, noise)
+
+
+def test_overfitting_val_is_not_called_divergence():
+    evals = [(250 * i, 1.5 - 0.04 * i, 1.47 + 0.012 * abs(i - 7)) for i in range(1, 21)]
+    steps, losses = char_curve()
+    assert "loss_divergence" not in sure(make(losses, steps, evals))
+
+
+def test_a_rise_at_a_resume_belongs_to_the_resume():
+    steps, losses = curve(300, end=3.5, noise=0.02)
+    losses[200:] += 0.6
+    assert "loss_divergence" not in found(make(losses, steps, marks=[mark("resume", 200)]), "explosion")

@@ -1,0 +1,55 @@
+import numpy as np
+
+from symptoms.build import curve, found, make, mark, sure
+
+NAN = float("nan")
+
+
+def with_nan(at=60, count=100):
+    steps, losses = curve(count)
+    losses[at:] = NAN
+    return make(losses, steps, not_finite=np.where(np.isfinite(losses), 0.0, 1.0), learning_rate=3e-4)
+
+
+def test_a_printed_nan_is_certain_and_names_its_first_step():
+    finding = found(with_nan(), "non_finite")["nan_divergence"]
+    assert finding.sureness == "certain"
+    assert finding.evidence[0].at_step == 61
+    assert finding.evidence[1].seen == 40
+
+
+def test_values_that_were_not_said_are_no_nan():
+    steps, losses = curve(100)
+    losses[::2] = NAN
+    assert not found(make(losses, steps), "non_finite")
+
+
+def test_the_first_nan_of_a_foreign_log_speaks_for_the_rest():
+    steps, losses = curve(50)
+    losses[30:] = NAN
+    run = make(losses, steps, marks=[mark("not_finite", 31, "loss", line=31)])
+    assert found(run, "non_finite")["nan_divergence"].evidence[1].seen == 20
+
+
+def test_placeholders_are_named_and_raise_no_alarm():
+    steps, losses = curve(50)
+    run = make(losses, steps, marks=[mark("sentinel", 1, "step_avg:nanms")])
+    assert sure(run, "non_finite") == {"nan_sentinel_benign"}
+
+
+def test_a_filtered_zero_is_not_success():
+    steps, losses = curve(20)
+    losses[10:] = NAN
+    run = make(losses, steps, marks=[mark("not_finite", 11, "loss", 11), mark("sentinel", 11, "loss 0.0 with grad_norm nan", 11)])
+    assert {"hf_zero_loss_is_nan", "nan_divergence"} <= sure(run, "non_finite")
+
+
+def test_nan_from_the_start_at_a_low_rate_points_to_the_kernel():
+    run = make([NAN] * 20, range(10, 30), not_finite=3.0, rate=3e-4)
+    assert "kernel_bug" in found(run, "non_finite")
+
+
+def test_skipped_updates_are_told():
+    steps, losses = curve(200)
+    run = make(losses, steps, marks=[mark("skip", k) for k in range(100, 106)])
+    assert found(run, "non_finite")["nan_divergence"].sureness == "certain"

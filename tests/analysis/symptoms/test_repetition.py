@@ -1,0 +1,19 @@
+import pytest
+
+from nanoscope.analysis.symptoms.repetition import worth
+from symptoms.build import GPU_DEMO, found, make
+
+
+@pytest.mark.parametrize(("epochs", "share"), [(1, 1.0), (2, 0.98), (4, 0.93), (8, 0.83), (16, 0.66), (32, 0.45), (64, 0.25)])
+def test_the_worth_of_repeated_tokens_is_the_published_one(epochs, share):
+    assert worth(epochs) == pytest.approx(share, abs=0.006)
+
+
+def test_82_passes_over_shakespeare():
+    finding = found(make(evals=[(5000, 0.62, 1.70)], **GPU_DEMO), "repetition")["data_repeated"]
+    assert finding.evidence[0].seen == pytest.approx(81.6, abs=0.1)
+
+
+def test_one_and_a_half_passes_are_fine():
+    run = make(evals=[(2000, 1.88, 1.89)], dataset="shakespeare_char", batch_size=12, block_size=64, gradient_accumulation_steps=1)
+    assert not found(run, "repetition")

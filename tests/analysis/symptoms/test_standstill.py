@@ -1,0 +1,31 @@
+import math
+
+import numpy as np
+
+from symptoms.build import curve, found, make, sure
+
+
+def test_a_rate_of_zero_on_every_line():
+    run = make([10.9] * 7, rate=0.0, scheduler="warm-up LambdaLR")
+    assert {"lr_zero", "constant_loss", "lr_schedule_mismatch"} <= sure(run, "standstill")
+    assert "dead_init" not in found(run)
+
+
+def test_a_rate_that_has_decayed_to_zero_is_fine():
+    steps, losses = curve(100)
+    run = make(losses, steps, rate=np.linspace(6e-4, 0, 100))
+    assert not sure(run, "standstill")
+
+
+def test_a_loss_of_exactly_ln_v_for_every_batch():
+    run = make([round(math.log(50304), 4)] * 12, rate=6e-4, vocab_size=50304)
+    assert {"constant_loss", "dead_init"} <= sure(run, "standstill")
+
+
+def test_two_digits_hide_changes_and_prove_nothing():
+    assert not sure(make([10.9] * 7, rate=1e-6), "standstill")
+
+
+def test_losses_that_vary_are_not_constant():
+    steps, losses = curve(50, noise=0.01)
+    assert not sure(make(np.round(losses, 4), steps), "standstill")
