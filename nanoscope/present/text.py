@@ -49,8 +49,15 @@ def evidence_line(item: Evidence, lang: str) -> str:
 def evidence_words(item: Evidence, lang: str) -> Message:
     return msg(
         "{what}: {seen}, usual {usual} ({where}; {how})",
-        what=item.what, seen=show(item.seen, item.kind, lang), usual=show(item.usual, item.kind, lang), where=item.where, how=item.how,
+        what=item.what, seen=_shown(item.seen, item.kind, lang), usual=_shown(item.usual, item.kind, lang), where=item.where, how=item.how,
     )  # fmt: skip
+
+
+def _shown(value: object, kind: str, lang: str) -> object:
+    """A pair is a range."""
+    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], (str, Message)):
+        return msg("{low} to {high}", low=show(value[0], kind, lang), high=show(value[1], kind, lang))
+    return show(value, kind, lang)
 
 
 def change_blocks(change: Change, lang: str) -> list[Block]:
@@ -63,8 +70,15 @@ def change_blocks(change: Change, lang: str) -> list[Block]:
 
 
 def setting_line(change: Change) -> str:
-    new = f"{change.key} = {show(change.new, 'rate')}"
-    return new if change.old is None else f"{new}   # {show(change.old, 'rate')}"
+    """As it is typed into a config; what it was stands behind, as a comment."""
+    new = f"{change.key} = {_typed(change.new)}"
+    return new if change.old is None else f"{new}   # {_typed(change.old)}"
+
+
+def _typed(value: object) -> str:
+    if isinstance(value, float) and not isinstance(value, bool):
+        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(f"{value:.4g}"))
+    return str(value)
 
 
 def not_checked_blocks(unchecked: Iterable[NotChecked], lang: str) -> list[Block]:

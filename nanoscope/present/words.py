@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import string
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -38,7 +39,12 @@ def translated(sentence: str, lang: str) -> str:
 def paragraphs(docstring: str, lang: str = "en") -> list[str]:
     """A module's docstring as paragraphs in the reader's language; indented ones (log lines, commands) stay as they are."""
     blocks = [block for block in inspect.cleandoc(docstring).split("\n\n") if block.strip()]
-    return [block if is_literal(block) else translated(" ".join(block.split()), lang) for block in blocks]
+    return [block if is_literal(block) else translated(_joined(block), lang) for block in blocks]
+
+
+def _joined(block: str) -> str:
+    """One line; a word that was broken at its hyphen (micro-batch) keeps it."""
+    return " ".join(re.sub(r"(?<=\w)-\n\s*(?=\w)", "-", block).split())
 
 
 def is_literal(block: str) -> bool:
