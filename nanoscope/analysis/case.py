@@ -18,6 +18,7 @@ import numpy as np
 from nanoscope.analysis.corpora import PADDED_GPT2_VOCAB, Corpus, corpus_named
 from nanoscope.analysis.references import REFERENCES, Reference
 from nanoscope.analysis.statistics import noise_of, standard_error
+from nanoscope.config.fields import settings
 from nanoscope.message import Message, msg
 from nanoscope.record.run import Origin, Run
 from nanoscope.sizing import (
@@ -69,6 +70,8 @@ ALIASES = {
 }
 """Other trainers' words for the same setting, most common first."""
 
+PRECISIONS = {"fp16": "float16", "half": "float16", "16": "float16", "bf16": "bfloat16", "fp32": "float32", "32": "float32"}
+
 LACKS = {
     "shape": msg("n_layer, n_head, n_embd, block_size or the vocabulary's size is not known"),
     "parameters": msg("neither the model's shape nor a printed parameter count is known"),
@@ -112,7 +115,7 @@ class Case:
     def number(self, name: str) -> float | None:
         for key in (name, *ALIASES.get(name, ())):
             value = as_number(self.run.get(key))
-            if value is not None:
+            if value is not None and makes_sense(name, value):
                 return value
         return None
 
@@ -368,10 +371,15 @@ class Case:
 
     # --- losses
 
+    @property
+    def is_filtered_zero(self) -> np.ndarray:
+        """Rows with a loss of exactly 0 beside a gradient norm that is not a number: the loss is NaN too, and was filtered out."""
+        return (self.steps.loss == 0) & (np.nan_to_num(self.steps.not_finite) >= 2)
+
     @cached_property
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
         """(step, batch loss), finite rows only."""
-        kept = np.isfinite(self.steps.loss)
+        kept = np.isfinite(self.steps.loss) & ~self.is_filtered_zero
         return self.steps.step[kept].astype(float), self.steps.loss[kept]
 
     @cached_property
@@ -410,7 +418,9 @@ class Case:
         kept = [error for losses in self.evals.val_batch_losses if (error := standard_error(losses)) is not None]
         if kept:
             return Quantity(float(np.median(kept)), msg("sd over the evaluation's batches / sqrt(batches)"), "recorded")
-        seen = noise_of(*self.vals) if len(self.vals[0]) >= 6 else None
+        # The first third is left out: where the curve is steep, its bend would be taken for scatter.
+        late = len(self.vals[0]) // 3
+        seen = noise_of(self.vals[0][late:], self.vals[1][late:]) if len(self.vals[0]) >= 9 else None
         modelled = self._modelled_eval_noise()
         if seen is not None and (modelled is None or seen >= modelled.value):
             return Quantity(max(seen, 1e-4), msg("scatter of the evaluations about a smooth curve"), "inferred")
@@ -465,11 +475,24 @@ class Case:
         return self.hardware.count if self.hardware is not None else None
 
     @cached_property
+    def stated_dtype(self) -> str | None:
+        """The precision that somebody gave or the log prints, not the one that would suit the device."""
+        for key in ("dtype", "precision", "mixed_precision", "torch_dtype"):
+            word = self.text(key).lower().replace("torch.", "").split("-")[0]
+            word = {"fp16": "float16", "half": "float16", "16": "float16", "bf16": "bfloat16", "fp32": "float32", "32": "float32"}.get(
+                word, word
+            )
+            if word in ("float16", "bfloat16", "float32"):
+                return word
+        for key, name in (("bf16", "bfloat16"), ("fp16", "float16")):
+            if self.run.get(key) is True:
+                return name
+        return None
+
+    @cached_property
     def dtype(self) -> str | None:
-        given = self.text("dtype").replace("torch.", "")
-        given = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "amp": "float16"}.get(given, given)
-        if given in ("float16", "bfloat16", "float32"):
-            return given
+        if self.stated_dtype is not None:
+            return self.stated_dtype
         if self.is_cpu:
             return "float32"
         return None if self.device is None else self.device.best_dtype
@@ -527,6 +550,12 @@ class Case:
 
 _NUMBER = re.compile(r"^\s*(?:default\s+)?[~≈]?\s*([+-]?\d[\d,_]*\.?\d*(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)\s*$")
 _SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
+
+
+def makes_sense(name: str, value: float) -> bool:
+    """Whether a setting can have this value at all: a batch of 0 sequences tells nothing of a run."""
+    known = settings().get(name)
+    return known is None or ((known.low is None or value >= known.low) and (known.high is None or value <= known.high))
 
 
 def as_number(value: object) -> float | None:

@@ -29,66 +29,34 @@ FAULTS = frozenset(
 )
 """Codes that say that something should be mended. The others are explanations."""
 
-ORDER = (
-    "oom_optimizer_state",
-    "oom_logits",
-    "hf_zero_loss_is_nan",
-    "grad_explosion",
-    "fp16_overflow",
-    "lr_zero",
-    "attention_bug",
-    "val_leak",
-    "lr_too_high",
-    "lr_schedule_mismatch",
-    "grad_sync_bug",
-    "grad_accum_loss_scaling",
-    "config_log_mismatch",
-    "fused_adamw_fp16_bug",
-    "nan_divergence",
-    "kernel_bug",
-    "lr_too_low",
-    "loss_divergence",
-    "collapse_to_unigram",
-    "bigram_plateau",
-    "dead_init",
-    "constant_loss",
-    "too_good_to_be_true",
-    "overfitting",
-    "checkpoint_not_best",
-    "underfitting_capacity",
-    "resume_discontinuity",
-    "above_reference",
-    "param_count_mismatch",
-    "token_accounting",
-    "grad_accum_inferred",
-    "batch_too_small",
-    "data_repeated",
-    "throttling_suspected",
-    "low_mfu",
-    "input_bound",
-    "eval_dominates_time",
+ORDER = tuple(
+    """oom_optimizer_state oom_logits hf_zero_loss_is_nan grad_explosion fp16_overflow lr_zero attention_bug val_leak lr_too_high
+    lr_schedule_mismatch grad_sync_bug grad_accum_loss_scaling config_log_mismatch fused_adamw_fp16_bug nan_divergence kernel_bug
+    lr_too_low loss_divergence collapse_to_unigram bigram_plateau dead_init constant_loss too_good_to_be_true overfitting
+    checkpoint_not_best underfitting_capacity resume_discontinuity above_reference param_count_mismatch token_accounting
+    grad_accum_inferred batch_too_small data_repeated throttling_suspected low_mfu input_bound eval_dominates_time""".split()
 )
 """Causes before their effects; what is not here follows."""
 
+_PROGRESS = "still_improving underfitting_capacity above_reference eval_noise "
 UNDERCUTS: Mapping[str, frozenset[str]] = {
-    "lr_zero": frozenset(
-        "dead_init collapse_to_unigram bigram_plateau above_reference underfitting_capacity lr_too_low still_improving".split()
-    ),
-    "nan_divergence": frozenset("still_improving underfitting_capacity above_reference val_below_train_ok eval_noise".split()),
-    "fp16_overflow": frozenset(("lr_too_high", "grad_explosion")),
-    "grad_explosion": frozenset(
-        "still_improving underfitting_capacity above_reference overfitting loss_spike resume_discontinuity".split()
-    ),
-    "loss_divergence": frozenset("still_improving underfitting_capacity above_reference loss_spike".split()),
-    "collapse_to_unigram": frozenset("bigram_plateau underfitting_capacity above_reference lr_schedule_mismatch".split()),
-    "bigram_plateau": frozenset(("underfitting_capacity", "above_reference")),
-    "attention_bug": frozenset("val_leak val_below_train_ok still_improving underfitting_capacity overfitting".split()),
-    "val_leak": frozenset("val_below_train_ok still_improving underfitting_capacity".split()),
-    "constant_loss": frozenset("still_improving bigram_plateau".split()),
-    "overfitting": frozenset("still_improving underfitting_capacity above_reference eval_noise".split()),
-    "hf_zero_loss_is_nan": frozenset("still_improving too_good_to_be_true constant_loss".split()),
-    "config_log_mismatch": frozenset(("above_reference",)),
-    "dead_init": frozenset(("collapse_to_unigram",)),
+    cause: frozenset(effects.split())
+    for cause, effects in {
+        "lr_zero": _PROGRESS + "dead_init collapse_to_unigram bigram_plateau lr_too_low",
+        "nan_divergence": _PROGRESS + "val_below_train_ok",
+        "hf_zero_loss_is_nan": _PROGRESS + "too_good_to_be_true constant_loss",
+        "fp16_overflow": "lr_too_high grad_explosion",
+        "grad_explosion": _PROGRESS + "overfitting loss_spike resume_discontinuity",
+        "loss_divergence": _PROGRESS + "loss_spike",
+        "collapse_to_unigram": _PROGRESS + "bigram_plateau lr_schedule_mismatch",
+        "bigram_plateau": "underfitting_capacity above_reference",
+        "attention_bug": _PROGRESS + "val_leak val_below_train_ok overfitting",
+        "val_leak": _PROGRESS + "val_below_train_ok",
+        "constant_loss": _PROGRESS + "bigram_plateau",
+        "overfitting": _PROGRESS,
+        "config_log_mismatch": "above_reference",
+        "dead_init": "collapse_to_unigram",
+    }.items()
 }
 """A certain or likely finding takes away the ground of these."""
 

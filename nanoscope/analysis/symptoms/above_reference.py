@@ -46,6 +46,10 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
             "above_reference", msg("the known run has other tokens per update ({tokens:tokens})", tokens=known.tokens_per_update or 0)
         )
         return
+    planned = case.whole("max_iters")
+    if planned is not None and known.end_step is not None and abs(planned / known.end_step - 1) > 0.1:
+        yield NotChecked("above_reference", msg("the known run was {length:count} updates long: another schedule", length=known.end_step))
+        return
     found = _compared(case, known, at)
     if found is None:
         return
@@ -64,7 +68,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     )
     yield Finding(
         "above_reference",
-        "likely",
+        "possible" if planned is None and known.val_by_step else "likely",
         msg("val is {gap:nats} above the known run of this model and data, more than noise can do", gap=seen - expected),
         (evidence,),
         Change(msg("compare learning rate, warm-up, weight decay, betas, batch and data with those of {name}", name=known.name)),

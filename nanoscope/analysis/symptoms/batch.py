@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case, Quantity
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
+from nanoscope.analysis.symptoms import explosion, stuck
 from nanoscope.message import msg
 
 CODES = ("grad_accum_inferred", "batch_too_small")
@@ -81,7 +82,8 @@ def _small(case: Case) -> Iterator[Finding | NotChecked]:
         yield NotChecked("batch_too_small", msg("tokens per update, learning rate or shape is not known"))
         return
     is_recipe = (shape.n_layer, shape.n_embd) == (12, 768) and shape.vocab_size > 50_000
-    if not is_recipe or rate < 0.9 * RECIPE_RATE or tokens.value > RECIPE_TOKENS / 6 or case.is_pretrained:
+    trouble = _trouble(case)
+    if not is_recipe or rate < 0.9 * RECIPE_RATE or tokens.value > RECIPE_TOKENS / (3.5 if trouble else 6) or case.is_pretrained:
         return
     evidence = Evidence(
         msg("tokens per update"),
@@ -94,9 +96,9 @@ def _small(case: Case) -> Iterator[Finding | NotChecked]:
     scaled = rate * (tokens.value / RECIPE_TOKENS) ** 0.5
     yield Finding(
         "batch_too_small",
-        "possible",
+        "likely" if trouble else "possible",
         msg("an update has {share:share} of the recipe's tokens at the recipe's learning rate", share=tokens.value / RECIPE_TOKENS),
-        (evidence,),
+        (evidence, *trouble),
         Change(
             msg("accumulate more micro-batches, or lower the rate with the square root of the batch"),
             key="learning_rate",
@@ -105,3 +107,16 @@ def _small(case: Case) -> Iterator[Finding | NotChecked]:
         ),
         msg("the budget is a few hundred million tokens, for which a batch of this size is right"),
     )
+
+
+def _trouble(case: Case) -> tuple[Evidence, ...]:
+    """What too noisy updates do: the run is stuck, or has diverged."""
+    stays = [finding for finding in stuck.look(case) if isinstance(finding, Finding)]
+    if stays:
+        return stays[0].evidence
+    steps, losses = case.losses
+    rise = explosion.lasting_rise(steps, losses)
+    if rise is None:
+        return ()
+    where = msg("from step {step:count} on", step=int(steps[rise.at]))
+    return (Evidence(msg("loss at the end"), rise.end, rise.low, where, msg("it rose and did not come back"), "nats"),)

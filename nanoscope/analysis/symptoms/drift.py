@@ -31,7 +31,7 @@ from nanoscope.message import Message, msg
 
 CODES = ("throttling_suspected", "step_time_schedule")
 
-SLOWER = 1.10  # on a GPU; a CPU shares its cores with everything else
+SLOWER = 1.12  # on a GPU; a CPU shares its cores with everything else
 SLOWER_CPU = 1.30
 GROWS = re.compile(r"grow|increas|schedul|warm|ramp|->|→|curriculum", re.IGNORECASE)
 SHAPES_TIME = re.compile(r"window|seq|context|block|batch|length", re.IGNORECASE)

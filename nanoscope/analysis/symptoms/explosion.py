@@ -62,18 +62,25 @@ def lasting_rise(x: np.ndarray, y: np.ndarray) -> Rise | None:
     """A level at the end that stands clearly above the lowest level before, held by several points."""
     if len(y) < 6:
         return None
-    noise = noise_of(x, y) or 0.0
     width = max(2, min(len(y) // 6, 50))
     levels = np.array([np.median(y[max(0, i - width + 1) : i + 1]) for i in range(len(y))]) if len(y) < 2000 else _levels(y, width)
     end = float(np.median(y[-max(3, width) :]))
     lowest = int(np.argmin(levels[width - 1 : -2])) + width - 1 if len(y) > width + 2 else int(np.argmin(levels))
     low = float(levels[lowest])
+    noise = _scatter(x, y, lowest, low)
     tail = y[-max(3, width) :]
     clearly = end > low + max(0.2, 8 * noise, 0.08 * abs(low))
     if not clearly or not (tail > low + 4 * noise).all() or lowest >= len(y) - 3:
         return None
     above = np.flatnonzero(y[lowest:] > low + 0.5 * (end - low))
     return Rise(lowest + int(above[0]), low, end, noise)
+
+
+def _scatter(x: np.ndarray, y: np.ndarray, lowest: int, low: float) -> float:
+    """Of a single point: before the lowest level or at the end, whichever is calmer; the rise itself would count as scatter."""
+    parts = (slice(lowest // 3, lowest + 1), slice(len(y) - max(5, len(y) // 4), None))
+    found = [noise for part in parts if (noise := noise_of(x[part], y[part])) is not None]
+    return min(found) if found else 0.03 * abs(low)
 
 
 def _levels(y: np.ndarray, width: int) -> np.ndarray:

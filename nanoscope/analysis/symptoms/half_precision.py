@@ -38,11 +38,11 @@ SMALLEST_SOUND_SCALE = 1.0
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
-    if _stated_dtype(case) is None:
+    if case.stated_dtype is None:
         if len(not_finite_rows(case)):
             yield NotChecked("fp16_overflow", msg("the precision is not known; give --dtype=float16, bfloat16 or float32"))
         return
-    if _stated_dtype(case) != "float16":
+    if case.stated_dtype != "float16":
         return
     yield from _scale(case)
     bad = not_finite_rows(case)
@@ -67,11 +67,6 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         msg("a float32 run with the same seed fails at the same step, or the gradient norm was growing"),
     )
     yield from _fused(case, first, faster)
-
-
-def _stated_dtype(case: Case) -> str | None:
-    """As given or printed; not as one would choose it for the device."""
-    return case.dtype if case.text("dtype") else None
 
 
 def _level(case: Case, first: int) -> Evidence:

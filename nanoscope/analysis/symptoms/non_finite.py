@@ -36,7 +36,7 @@ CODES = ("nan_divergence", "hf_zero_loss_is_nan", "kernel_bug", "nan_sentinel_be
 def look(case: Case) -> Iterator[Finding | NotChecked]:
     yield from _placeholders(case)
     bad = not_finite_rows(case)
-    bad_evals = not_finite_evals(case)
+    bad_evals = np.flatnonzero(np.nan_to_num(case.evals.not_finite) > 0)
     skips = [mark for mark in case.run.marks if mark.kind == "skip"]
     if not len(bad) and not len(bad_evals):
         if skips:
@@ -49,26 +49,8 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
 
 
 def not_finite_rows(case: Case) -> np.ndarray:
-    """Rows whose loss or gradient norm is said not to be a number.
-
-    A foreign log marks the first of each column; from there on a loss that is missing is one that was printed as NaN."""
-    marked = np.nan_to_num(case.steps.not_finite) > 0
-    if marked.any():
-        return np.flatnonzero(marked)
-    for mark in case.run.marks:
-        if mark.kind == "not_finite" and mark.text in ("loss", "grad_norm"):
-            column = case.steps.loss if mark.text == "loss" else case.steps.grad_norm
-            marked |= ~np.isfinite(column) & (case.steps.line >= mark.line)
-    return np.flatnonzero(marked)
-
-
-def not_finite_evals(case: Case) -> np.ndarray:
-    marked = np.nan_to_num(case.evals.not_finite) > 0
-    for mark in case.run.marks:
-        if mark.kind == "not_finite" and mark.text in ("train", "val"):
-            column = case.evals.train if mark.text == "train" else case.evals.val
-            marked |= ~np.isfinite(column) & (case.evals.line >= mark.line)
-    return np.flatnonzero(marked)
+    """Rows whose loss or gradient norm is said not to be a number."""
+    return np.flatnonzero(np.nan_to_num(case.steps.not_finite) > 0)
 
 
 def grew_before(case: Case, first_bad: int) -> bool:
@@ -129,17 +111,19 @@ def _not_finite(case: Case, bad: np.ndarray, bad_evals: np.ndarray) -> Finding:
 
 
 def _filtered(case: Case) -> Iterator[Finding]:
-    marks = [mark for mark in case.run.marks if mark.kind == "sentinel" and mark.text.startswith("loss 0.0")]
-    if not marks:
+    """A loss of exactly 0 beside a gradient norm that is not finite is what the Hugging Face Trainer's filter leaves of a NaN."""
+    rows = np.flatnonzero(case.is_filtered_zero)
+    if not len(rows):
         return
+    first = int(rows[0])
     evidence = Evidence(
         msg("loss printed beside a gradient norm of nan"),
         0.0,
         msg("above 0"),
-        msg("line {line:count}", line=marks[0].line),
+        places.row(case, first),
         msg("the Hugging Face Trainer leaves NaN losses out of its mean (logging_nan_inf_filter)"),
         "nats",
-        marks[0].step,
+        int(case.steps.step[first]),
     )
     yield Finding(
         "hf_zero_loss_is_nan",
@@ -197,11 +181,11 @@ def _skipped(case: Case, count: int, first: int) -> Finding:
 
 
 def _placeholders(case: Case) -> Iterator[Finding]:
-    marks = [mark for mark in case.run.marks if mark.kind == "sentinel" and "nan" in mark.text.lower() and not mark.text.startswith("loss")]
+    marks = [mark for mark in case.run.marks if mark.kind == "sentinel"]
     if not marks:
         return
     evidence = Evidence(
-        msg("placeholders that read nan"),
+        msg("kinds of placeholder"),
         len(marks),
         msg("any number"),
         msg("line {line:count} and others", line=marks[0].line),
@@ -211,7 +195,7 @@ def _placeholders(case: Case) -> Iterator[Finding]:
     yield Finding(
         "nan_sentinel_benign",
         "certain",
-        msg("some fields read nan because they are not defined yet; this is no fault"),
+        msg("some fields hold a placeholder because they are not defined yet; this is no fault"),
         (evidence,),
         None,
         msg("the loss or the gradient norm itself is nan"),

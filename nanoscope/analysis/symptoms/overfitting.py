@@ -262,7 +262,7 @@ def _checkpoint(case: Case, found: Minimum) -> Iterator[Finding]:
     )
     yield Finding(
         "checkpoint_not_best",
-        "likely" if saved_later else "possible",
+        "likely" if saved_later or case.run.known["always_save_checkpoint"].origin != "inferred" else "possible",
         msg("the saved weights are not the best ones"),
         (evidence,),
         Change(msg("save only when val improves"), key="always_save_checkpoint", old=True, new=False),

@@ -33,6 +33,7 @@ TABLE = ((1e6, 3e-3), (1e7, 1.5e-3), (1.25e8, 6e-4), (3.5e8, 3e-4), (7.6e8, 2.5e
 """Usual peak rates of AdamW by parameters: GPT-3's table from 125M on; below it small public runs (1e-3 to 3e-3)."""
 
 TOO_HIGH, TOO_LOW = 4.0, 8.0
+HIGHEST_USUAL = 2e-3
 
 
 def usual_rate(parameters: float) -> float:
@@ -47,10 +48,14 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if peak is None:
         yield NotChecked("lr_too_high", msg("the learning rate is not known"))
         return
-    parameters = case.need("parameters")
-    usual = usual_rate(parameters.value)
     where = case.where("learning_rate")
-    how = msg("usual for {count:parameters} parameters under AdamW", count=parameters.value)
+    if case.parameters is None:
+        usual, how = HIGHEST_USUAL, msg("the highest that is usual for any GPT under AdamW; the size is not known")
+        if peak <= TOO_HIGH * usual:
+            case.need("parameters")
+    else:
+        usual = usual_rate(case.parameters.value)
+        how = msg("usual for {count:parameters} parameters under AdamW", count=case.parameters.value)
     own = Evidence(msg("largest learning rate"), peak, usual, where, how, "rate")
     if peak > TOO_HIGH * usual:
         trouble = _trouble(case)

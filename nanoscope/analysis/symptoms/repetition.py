@@ -28,6 +28,11 @@ MANY = 4.0
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
+    if case.dataset_tokens is None or case.tokens_per_update is None:
+        stated = [value for key in ("epochs", "num_epochs", "num_train_epochs", "n_epochs") if (value := case.stated(key)) is not None]
+        if stated and stated[0] >= MANY:
+            yield _stated(case, stated[0])
+            return
     unique = case.need("dataset_tokens")
     per_update = case.need("tokens_per_update")
     step = case.last_step or case.whole("max_iters") or 0
@@ -60,6 +65,20 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         evidence,
         Change(msg("get more text; with this much, watch val, keep its best weights, and use dropout of 0.1 to 0.2")),
         msg("the training split holds more than {unique:tokens} tokens", unique=unique.value),
+    )
+
+
+def _stated(case: Case, epochs: float) -> Finding:
+    evidence = Evidence(
+        msg("passes over the data"), epochs, msg("up to {many:number}", many=MANY), msg("the config"), msg("as stated there"), "number"
+    )
+    return Finding(
+        "data_repeated",
+        "likely",
+        msg("the training text is read {epochs:number} times", epochs=epochs),
+        (evidence,),
+        Change(msg("get more text; with this much, watch val, keep its best weights, and use dropout of 0.1 to 0.2")),
+        msg("the run ends before so many passes are made"),
     )
 
 

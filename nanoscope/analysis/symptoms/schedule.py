@@ -40,6 +40,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if warm is not None and planned > FEW and warm > 0.5 * planned:
         yield _long_warm_up(planned, warm, case)
     yield from _early_blow_up(case, warm)
+    yield from _printed(case, planned)
     ends = case.whole("lr_decay_iters")
     if ends is None:
         return
@@ -49,7 +50,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         yield _long_tail(case, planned, ends)
 
 
-FEW = 20
+FEW = 200  # a shorter run is a test of speed, whose schedule does not matter
 
 
 def _cut_off(case: Case, planned: int, ends: int) -> Finding:
@@ -122,6 +123,35 @@ def _long_warm_up(planned: int, warm: int, case: Case) -> Finding:
         msg("most of the run is warm-up: its learning rate is hardly reached"),
         (evidence,),
         Change(msg("warm up over 1 to 5% of the run"), key="warmup_iters", old=warm, new=fit),
+        WRONG,
+    )
+
+
+def _printed(case: Case, planned: int) -> Iterator[Finding]:
+    """A run at its end whose printed rate is still warming up, or has come down only a little."""
+    rates, steps = case.steps.rate, case.steps.step
+    known = np.flatnonzero(np.isfinite(rates) & (rates > 0))
+    if len(known) < 8 or planned <= FEW or steps[known[-1]] < 0.9 * planned:
+        return
+    peak, last = float(rates[known].max()), float(rates[known[-1]])
+    still_warming = last == peak and float(rates[known[len(known) // 2]]) < 0.9 * peak
+    hardly_decayed = 0.5 * peak < last < 0.97 * peak
+    if not still_warming and not hardly_decayed:
+        return
+    evidence = Evidence(
+        msg("learning rate at the end, of its peak"),
+        last / peak,
+        (0.0, 0.1),
+        msg("step {step:count} of {planned:count}", step=int(steps[known[-1]]), planned=planned),
+        msg("as printed"),
+        "share",
+    )
+    yield Finding(
+        "lr_schedule_mismatch",
+        "likely",
+        msg("the run ends in its warm-up") if still_warming else msg("the run ends long before its schedule does"),
+        (evidence,),
+        Change(msg("let the decay end with the run"), key="lr_decay_iters", old=case.whole("lr_decay_iters"), new=planned),
         WRONG,
     )
 

@@ -32,7 +32,7 @@ from nanoscope.message import Message, msg
 CODES = ("eval_spike", "checkpoint_spike", "compile_warmup", "eval_dominates_time", "slow_steps_unexplained")
 
 DOMINATES = 0.15
-WORTH_FIXING_S = 60.0
+WORTH_FIXING_S = 180.0
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:

@@ -35,8 +35,9 @@ from nanoscope.message import Message, msg
 
 CODES = ("collapse_to_unigram", "bigram_plateau")
 
-UNIGRAM_STEPS = {True: 100, False: 300}  # by is_char: updates after which a sound run is past the level
+UNIGRAM_STEPS = {True: 100, False: 500}  # by is_char: updates after which a sound run is past the level
 BIGRAM_STEPS = 1000
+FEW_TOKENS = 8e6  # of BPE text, within which the unigram level is no surprise
 BELOW, ABOVE = 0.08, 0.12  # how far from the level counts as at it: models share it only about
 
 
@@ -53,7 +54,9 @@ def _unigram(case: Case) -> Iterator[Finding | NotChecked]:
         yield NotChecked("collapse_to_unigram", msg("the unigram level of this text is not known; give --unigram_nats=N or --dataset=NAME"))
         return
     x, y = _series(case)
-    if len(y) < 5 or x[-1] < UNIGRAM_STEPS[case.is_char]:
+    tokens = case.tokens_at(int(x[-1])) if len(x) else None
+    is_early = not len(x) or x[-1] < UNIGRAM_STEPS[case.is_char] or (not case.is_char and tokens is not None and tokens < FEW_TOKENS)
+    if len(y) < 5 or is_early:
         stated = case.number("plateau_loss")
         if stated is not None and band[0] <= stated <= band[1] and not len(y):
             yield _collapsed(case, stated, band, msg("as stated in the config"), None)

@@ -158,7 +158,7 @@ def _leak(case: Case, best: int) -> Iterator[Finding]:
     if epochs is None or epochs < 8 or memorised is None or train > memorised or _was_early(case):
         return
     noise = case.eval_noise.value if case.eval_noise is not None else 0.02
-    if abs(val - train) > max(0.05 * train, 4 * noise):
+    if abs(val - train) > min(max(0.05 * train, 4 * noise), 0.12 * train):
         return
     evidence = (
         Evidence(

@@ -40,7 +40,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         return
     shape = case.shape
     micro = case.micro_batch_tokens
-    if shape is None or shape.n_embd < WIDE or (micro is not None and micro < ENOUGH_TOKENS) or case.is_cpu:
+    if shape is None or shape.n_embd < WIDE or micro is None or micro < ENOUGH_TOKENS or case.is_cpu:
         return
     if true.value >= DECENT or true.value <= 0:
         return

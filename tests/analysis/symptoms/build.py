@@ -15,14 +15,14 @@ NANOGPT = Words(
 )
 OURS = Words(trainer="nanoscope", loss="mean", time="step_only")
 
-GPU_DEMO = dict(
-    dataset="shakespeare_char", batch_size=64, block_size=256, gradient_accumulation_steps=1, n_layer=6, n_head=6, n_embd=384, dropout=0.2,
-    learning_rate=1e-3, max_iters=5000, lr_decay_iters=5000, min_lr=1e-4, warmup_iters=100, eval_interval=250, eval_iters=200, log_interval=10,
-)  # fmt: skip
-GPT2 = dict(
-    n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=12, gradient_accumulation_steps=40, vocab_size=50304, learning_rate=6e-4,
-    min_lr=6e-5, max_iters=20000, lr_decay_iters=20000, warmup_iters=700, eval_iters=200,
-)  # fmt: skip
+GPU_DEMO = {
+    "dataset": "shakespeare_char", "batch_size": 64, "block_size": 256, "gradient_accumulation_steps": 1, "n_layer": 6, "n_head": 6, "n_embd": 384, "dropout": 0.2,
+    "learning_rate": 1e-3, "max_iters": 5000, "lr_decay_iters": 5000, "min_lr": 1e-4, "warmup_iters": 100, "eval_interval": 250, "eval_iters": 200, "log_interval": 10,
+}  # fmt: skip
+GPT2 = {
+    "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "batch_size": 12, "gradient_accumulation_steps": 40, "vocab_size": 50304, "learning_rate": 6e-4,
+    "min_lr": 6e-5, "max_iters": 20000, "lr_decay_iters": 20000, "warmup_iters": 700, "eval_iters": 200,
+}  # fmt: skip
 
 
 def make(

@@ -16,6 +16,14 @@ def test_another_batch_is_not_compared():
 
 
 def test_the_cpu_demo_at_its_end():
-    cpu = dict(dataset="shakespeare_char", n_layer=4, n_head=4, n_embd=128, block_size=64, batch_size=12, gradient_accumulation_steps=1)
+    cpu = {
+        "dataset": "shakespeare_char",
+        "n_layer": 4,
+        "n_head": 4,
+        "n_embd": 128,
+        "block_size": 64,
+        "batch_size": 12,
+        "gradient_accumulation_steps": 1,
+    }
     assert not sure(make(evals=[(2000, 1.76, 1.89)], **cpu), "above_reference")
     assert "above_reference" in sure(make(evals=[(2000, 2.1, 2.12)], **cpu), "above_reference")

@@ -3,7 +3,15 @@ import numpy as np
 from nanoscope.analysis.symptoms.rate import usual_rate
 from symptoms.build import char_curve, make, sure
 
-CHAR = dict(n_layer=4, n_head=4, n_embd=128, block_size=64, dataset="shakespeare_char", batch_size=12, gradient_accumulation_steps=1)
+CHAR = {
+    "n_layer": 4,
+    "n_head": 4,
+    "n_embd": 128,
+    "block_size": 64,
+    "dataset": "shakespeare_char",
+    "batch_size": 12,
+    "gradient_accumulation_steps": 1,
+}
 
 
 def stuck(level=3.33, count=120, every=5):

@@ -1,6 +1,6 @@
 from symptoms.build import make, sure
 
-FIVE = dict(batch_size=5, block_size=1024, gradient_accumulation_steps=12, max_iters=100_000)
+FIVE = {"batch_size": 5, "block_size": 1024, "gradient_accumulation_steps": 12, "max_iters": 100_000}
 
 
 def test_an_axis_that_says_5000_billion():

@@ -22,17 +22,31 @@ def test_val_that_was_trained_on():
     steps = np.arange(0, 41)
     train = 0.3 + 3.9 * np.exp(-steps / 6)
     evals = [(100 * int(i), t, t + 0.002) for i, t in zip(steps, train, strict=True)]
-    known = dict(vocab_size=65, dataset_tokens=1e5, batch_size=12, block_size=64, gradient_accumulation_steps=1, bigram_nats=2.45)
+    known = {
+        "vocab_size": 65,
+        "dataset_tokens": 1e5,
+        "batch_size": 12,
+        "block_size": 64,
+        "gradient_accumulation_steps": 1,
+        "bigram_nats": 2.45,
+    }
     assert "val_leak" in sure(make(evals=evals, **known), "too_good")
 
 
 def test_memorised_train_with_val_far_above_is_not_a_leak():
     evals = [(100 * i, 3.9 * np.exp(-i / 6), 2.0) for i in range(41)]
-    known = dict(vocab_size=65, dataset_tokens=1e5, batch_size=12, block_size=64, gradient_accumulation_steps=1, bigram_nats=2.45)
+    known = {
+        "vocab_size": 65,
+        "dataset_tokens": 1e5,
+        "batch_size": 12,
+        "block_size": 64,
+        "gradient_accumulation_steps": 1,
+        "bigram_nats": 2.45,
+    }
     assert not sure(make(evals=evals, **known), "too_good")
 
 
 def test_web_text_below_what_the_size_can_reach():
-    known = dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, vocab_size=50304, dataset="fineweb")
+    known = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50304, "dataset": "fineweb"}
     assert "too_good_to_be_true" in sure(make(evals=[(10000, 2.1, 2.1)], **known), "too_good")
     assert not found(make(evals=[(10000, 3.28, 3.28)], **known), "too_good")

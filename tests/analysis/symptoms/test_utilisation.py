@@ -20,9 +20,16 @@ def test_a_narrow_model_cannot_fill_a_large_card():
 
 
 def test_decent_use_of_a_slow_machine():
-    known = dict(
-        n_layer=4, n_head=4, n_embd=256, block_size=256, vocab_size=8192, batch_size=8, gradient_accumulation_steps=1, peak_flops=30e9
-    )
+    known = {
+        "n_layer": 4,
+        "n_head": 4,
+        "n_embd": 256,
+        "block_size": 256,
+        "vocab_size": 8192,
+        "batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "peak_flops": 30e9,
+    }
     assert "slow_hardware" in sure(timed(8.0, hardware="laptop CPU", **known), "utilisation")
 
 
