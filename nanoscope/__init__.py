@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nanoscope.api import Model as Model
     from nanoscope.api import Run as Run
+    from nanoscope.api import end_run as end_run
     from nanoscope.api import load as load
     from nanoscope.api import log as log
+    from nanoscope.api import start_run as start_run
     from nanoscope.api import train as train  # type: ignore[assignment]
 
-__all__ = ["Model", "Run", "load", "log", "train"]
+__all__ = ["Model", "Run", "end_run", "load", "log", "start_run", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from nanoscope import files
 from nanoscope.errors import fault
 from nanoscope.message import msg
-from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, STOP_FILE
+from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, STOP_FILE, is_run
 from nanoscope.record.write import living_process
 
 START_S = 20.0  # how long to wait for a background run to begin before leaving it alone
@@ -51,7 +51,10 @@ def detach(folder: Path, arguments: Sequence[str]) -> Detached:
         has_started = _size(folder / EVENTS_FILE) > seen and living_process(folder) == process.pid
     exit_code = process.poll()
     process.returncode = exit_code or 0  # it goes on without us: Popen need not warn that it is still running
-    return Detached(process.pid, log, has_started, exit_code, _said(log, said_before) if exit_code else "")
+    words = _said(log, said_before) if exit_code else ""
+    if exit_code and not is_run(folder):
+        _clear(folder, log)
+    return Detached(process.pid, log, has_started, exit_code, words)
 
 
 def stop(folder: Path, wait_s: float) -> bool:
@@ -81,6 +84,13 @@ def _own_session() -> dict:
     if os.name == "nt":
         return {"creationflags": subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}  # a closing terminal hangs up its own session only
+
+
+def _clear(folder: Path, log: Path) -> None:
+    """A run that never began leaves nothing behind; its words have been read."""
+    log.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _said(log: Path, start: int) -> str:

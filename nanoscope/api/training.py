@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from nanoscope.config.fields import settings as all_settings
 from nanoscope.config.load import load
 from nanoscope.config.preset import Preset, named_preset
 from nanoscope.config.settings import Settings
+from nanoscope.errors import fault
 from nanoscope.message import Message, msg
 from nanoscope.present.progress import Progress, about_run
 from nanoscope.record.layout import RUN_FILE, is_run
@@ -56,10 +57,23 @@ def plan_job(source: str | None = None, overrides: Sequence[tuple[str, str]] = (
     if source is None and given.get("init_from") == "resume":
         settings = _recorded_settings(given.get("out_dir", "auto"), overrides)
         preset = named_preset(settings.preset) if settings.preset else None
+        _refuse_unnamed_code(settings, given)
         return Job(settings, source_name(None, settings.preset or DEFAULT_PRESET), preset, settings.notes)
     settings = load(source or DEFAULT_PRESET, overrides)
+    _refuse_unnamed_code(settings, given)
     preset = named_preset(settings.preset) if settings.preset else None
     return Job(settings, source_name(source, settings.preset), preset, settings.notes)
+
+
+def _refuse_unnamed_code(settings: Settings, given: Mapping[str, str]) -> None:
+    """A model of one's own is a program. It runs when its owner names it in the call, not because a file or a record names it."""
+    arch = settings.config.arch
+    if arch.endswith(".py") and "arch" not in given:
+        raise fault(
+            msg("arch = {arch:code} is code, and code is only run if you name it yourself", arch=arch),
+            where=msg("{where:code}", where=settings.came_from.get("arch", "")),
+            fix=msg("add {option:code}", option=f"--arch={arch}"),
+        )
 
 
 def settle_folder(job: Job) -> Path:
@@ -75,11 +89,18 @@ def settle_folder(job: Job) -> Path:
     return claim_folder(config, job.name)
 
 
-def run_job(job: Job, views: Callable[[Progress, Path], Iterable[Listener]] = lambda progress, folder: ()) -> Ended:
-    """Trains. `views` gives the listeners beyond the record, once it is known where the run is."""
+def run_job(
+    job: Job,
+    views: Callable[[Progress, Path], Iterable[Listener]] = lambda progress, folder: (),
+    on_preparing: Callable[[Any], None] | None = None,
+) -> Ended:
+    """Trains. `views` gives the listeners beyond the record, once it is known where the run is; `on_preparing` hears how far a corpus is
+    (`data.prepare.Progress`) that has to be prepared first."""
     config = job.settings.config
     choose_folder(config, job.name)  # a folder that cannot be used is told before a corpus is prepared for it
-    dataset = _open(config.dataset)
+    from nanoscope.data.store import open_dataset
+
+    dataset = open_dataset(config.dataset, on_preparing)
     folder = settle_folder(job)
     try:
         return _train(job, dataset, folder, views)
@@ -126,12 +147,6 @@ def about_folder(folder: Path) -> Any:
     facts = read_run_file(folder)
     known = {**facts.get("config", {}), **facts.get("sizes", {}), **facts.get("machine", {})}
     return about_run(folder.name, known)
-
-
-def _open(name: str) -> Any:
-    from nanoscope.data.store import open_dataset
-
-    return open_dataset(name)
 
 
 def _recorded_settings(out_dir: str, overrides: Sequence[tuple[str, str]]) -> Settings:

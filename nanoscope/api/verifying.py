@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanoscope import files
-from nanoscope.api.watching import Tail
 from nanoscope.errors import UserError
 from nanoscope.message import Message, msg
 from nanoscope.record import events as e
 from nanoscope.record.layout import CHECKPOINTS, EVENTS_FILE, RUN_FILE, step_of
+from nanoscope.record.read import events_since
 from nanoscope.record.write import read_run_file
 
 
@@ -50,17 +50,17 @@ def _events(folder: Path) -> Checked:
     path = folder / EVENTS_FILE
     if not path.is_file():
         return Checked(EVENTS_FILE, problems=(msg("it is missing"),))
-    tail = Tail(path)
-    found = tail.read()
+    found, _ = events_since(folder, 0)
+    not_understood = path.read_bytes().count(b"\n") - len(found)
     steps = {event.step for event in found if isinstance(event, e.StepTaken) and not event.rank}
     first = min((event.step for event in found if isinstance(event, e.RunStarted)), default=0)
     gaps = [step for step in range(first + 1, max(steps, default=first) + 1) if step not in steps]
     attempts = max((event.attempt for event in found), default=0)
     problems = [msg("{count:count} steps are missing, the first is {step:count}", count=len(gaps), step=gaps[0])] if gaps else []
     notes: list[Message] = []
-    if tail.not_understood:
-        torn = msg("{count:count} lines could not be read: torn by a kill, or written by a newer nanoscope", count=tail.not_understood)
-        (notes if tail.not_understood < attempts else problems).append(torn)
+    if not_understood:
+        torn = msg("{count:count} lines could not be read: torn by a kill, or written by a newer nanoscope", count=not_understood)
+        (notes if not_understood < attempts else problems).append(torn)
     lost = [event for event in found if isinstance(event, e.RunEnded) and event.events_lost]
     problems += [msg("{count:count} events were lost: {because}", count=event.events_lost, because=event.lost_because) for event in lost]
     facts = msg(

@@ -53,9 +53,9 @@ class Watchdog:
 
 def certain_faults(folder: Path) -> list[tuple[str, str]]:
     """What the record of a run in progress leaves no doubt of, among the things that are wrong."""
-    from nanoscope.analysis.diagnose import diagnose
+    from nanoscope.analysis.diagnose import FAULTS, diagnose
     from nanoscope.present.words import say
     from nanoscope.record.read import read_run
 
     found = diagnose(read_run(folder)).findings
-    return [(finding.code, say(finding.claim)) for finding in found if finding.sureness == "certain" and finding.change is not None]
+    return [(finding.code, say(finding.claim)) for finding in found if finding.sureness == "certain" and finding.code in FAULTS]

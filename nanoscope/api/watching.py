@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import msgspec
-
 from nanoscope.api.training import about_folder
 from nanoscope.present.progress import Progress
 from nanoscope.record import events as e
-from nanoscope.record.layout import EVENTS_FILE
+from nanoscope.record.read import events_since
 from nanoscope.record.write import living_process
 
 SILENT_AFTER_S = 60.0  # without an event for so long, and ten times longer than a step takes, a run is shown as silent
@@ -23,13 +21,13 @@ class Watching:
     def __init__(self, folder: Path):
         self.folder = folder
         self.progress = Progress(about_folder(folder), learn=lambda: about_folder(folder))
-        self._tail = Tail(folder / EVENTS_FILE)
+        self._offset = 0
         self._looked_at_s = -PROCESS_LOOKED_AT_EVERY_S
         self._is_alive = True
 
     def catch_up(self) -> list[e.Event]:
         """The events since the last call, already taken into `progress`."""
-        fresh = self._tail.read()
+        fresh, self._offset = events_since(self.folder, self._offset)
         for event in fresh:
             self.progress.take(event)
         return fresh
@@ -54,31 +52,3 @@ class Watching:
             self._looked_at_s = now_s
             self._is_alive = living_process(self.folder) is not None
         return self._is_alive
-
-
-class Tail:
-    """The events that were appended to a record since the last look. A line that is still being written waits for its end."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._at = 0
-        self._decode = msgspec.json.Decoder(e.EVENTS).decode
-        self.not_understood = 0
-
-    def read(self) -> list[e.Event]:
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._at)
-                text = file.read()
-        except FileNotFoundError:
-            return []
-        whole, newline, _ = text.rpartition(b"\n")
-        self._at += len(whole) + len(newline)
-        return [event for line in whole.split(b"\n") if line and (event := self._event(line)) is not None]
-
-    def _event(self, line: bytes) -> e.Event | None:
-        try:
-            return self._decode(line)
-        except msgspec.MsgspecError:  # torn by a kill, or a word of a newer nanoscope
-            self.not_understood += 1
-            return None

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanoscope.cli.arguments import Parser
-from nanoscope.message import msg
+from nanoscope.message import Message, msg
 
 if TYPE_CHECKING:
     from nanoscope.api.listeners import Listener
     from nanoscope.api.training import Job
+    from nanoscope.data.prepare import Progress as DataProgress
     from nanoscope.present.progress import Progress
     from nanoscope.train.loop import Outcome
 
@@ -38,7 +39,7 @@ def run(given: Namespace) -> int:
     if given.detach:
         return _detach(given, job)
     view = given.view or ("live" if is_screen() else "lines")
-    ended = run_job(job, lambda progress, folder: _views(view, progress, folder, job, given.lang))
+    ended = run_job(job, lambda progress, folder: _views(view, progress, folder, job, given.lang), _Preparing(job, given.lang))
     from nanoscope.cli.watch import print_ending
 
     print_ending(ended, as_comment=view == "lines", lang=given.lang)
@@ -56,6 +57,32 @@ def is_screen() -> bool:
     import os
 
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class _Preparing:
+    """Says once for each stage that a corpus is being made ready, so that nobody wonders what takes so long."""
+
+    def __init__(self, job: Job, lang: str):
+        self._dataset, self._lang = job.settings.config.dataset, lang
+        self._said: set[str] = set()
+
+    def __call__(self, progress: DataProgress) -> None:
+        if progress.stage in self._said:
+            return
+        self._said.add(progress.stage)
+        from nanoscope.cli import say
+
+        print(say(self._sentence(progress), self._lang), file=sys.stderr, flush=True)
+
+    def _sentence(self, progress: DataProgress) -> Message:
+        about = {"dataset": self._dataset, "size": progress.total_bytes}
+        match progress.stage:
+            case "download":
+                return msg("downloading {dataset:code} ({size:bytes}), once", **about)
+            case "vocabulary":
+                return msg("collecting the vocabulary of {dataset:code} ({size:bytes}), once", **about)
+            case _:
+                return msg("turning {dataset:code} into tokens ({size:bytes}), once", **about)
 
 
 def _views(view: str, progress: Progress, folder: Path, job: Job, lang: str) -> Iterable[Listener]:

@@ -11,14 +11,15 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 
 def columns_of(xs: Sequence[float], ys: Sequence[float], first: float, last: float, count: int) -> list[float]:
-    """`count` equal stretches of first..last, each with the mean of its points; a straight line bridges those that have none."""
+    """`count` equal stretches of first..last, each with the mean of its points (finite, within the range); a straight line bridges gaps."""
     sums, counts = [0.0] * count, [0] * count
-    span = (last - first) or 1.0
+    scale, end = count / ((last - first) or 1.0), count - 1
     for x, y in zip(xs, ys, strict=True):
-        if math.isfinite(y) and first <= x <= last:
-            i = min(count - 1, int((x - first) / span * count))
-            sums[i] += y
-            counts[i] += 1
+        i = int((x - first) * scale)
+        if i > end:
+            i = end
+        sums[i] += y
+        counts[i] += 1
     means = [total / n if n else math.nan for total, n in zip(sums, counts, strict=True)]
     return _bridged(means)
 

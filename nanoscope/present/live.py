@@ -1,7 +1,7 @@
 """The live view: one screen that says where a run is, fed by events alone, so that `train` and `watch` show the same.
 
-`screen` turns a Progress into rows of (text, style) and is pure; LiveView draws them with rich, at most REFRESH_HZ times a second.
-A frame takes about a millisecond, because each row is made of ready segments instead of being laid out.
+`screen` turns a Progress into rows of (text, style) and is pure; LiveView draws them with rich, at most REFRESH_HZ times a second and
+never for more than COST_FRAC of a core: it shares the interpreter with the training.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 REFRESH_HZ = 4
+COST_FRAC = 0.005  # of one core: where a frame is expensive, there are fewer of them
 Row = list[tuple[str, str]]  # pieces of text, each with a rich style
 
 DIM, STRONG, ACCENT, GOOD, WARN, BAD = "bright_black", "bold", "cyan", "green", "yellow", "red"
@@ -51,7 +52,7 @@ class LiveView:
         self.progress = progress
         self.console = console
         self._hint, self._lang, self._state = hint, lang, state
-        self._drawn_at_s = 0.0
+        self._next_at_s = 0.0
         self._size = console.size
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
 
@@ -62,14 +63,15 @@ class LiveView:
         """Draws, unless the last drawing is too fresh."""
         if not self._live.is_started:
             self._live.start()
-        now_s = time.monotonic()
-        if now_s - self._drawn_at_s < 0.9 / REFRESH_HZ:
+        if time.monotonic() < self._next_at_s:
             return
-        self._drawn_at_s = now_s
+        started_s = time.thread_time()
         if self.console.size != self._size:  # rows drawn for another width have wrapped: start on a clean screen
             self._size = self.console.size
             self.console.clear()
         self._live.update(Screen(self.rows()), refresh=True)
+        cost_s = time.thread_time() - started_s
+        self._next_at_s = time.monotonic() + max(0.9 / REFRESH_HZ, cost_s / COST_FRAC)
 
     def rows(self) -> list[Row]:
         width, height = self._size
@@ -126,7 +128,7 @@ def screen(
     if sample_rows and started:
         rows += [[], *view.sample(sample_rows)]
     rows += warnings + foot
-    return [crop(row, width) for row in rows[:height]]
+    return [crop(row, width) for row in rows[:height]]  # every row passes here, and every text is cleaned
 
 
 class _View:
@@ -145,10 +147,10 @@ class _View:
         about = self.it.about
         facts = [
             self.say(msg("{count:parameters} parameters", count=about.parameters)) if about.parameters else "",
-            about.arch, " ".join(filter(None, (about.device, about.dtype))), clean(about.dataset),
+            about.arch, " ".join(filter(None, (about.device, about.dtype))), about.dataset,
         ]  # fmt: skip
         word, style = STATES.get(self.state, STATES["running"])
-        title: Row = [(clean(about.name), STRONG), *[(f" · {fact}", DIM) for fact in facts if fact]]
+        title: Row = [(about.name, STRONG), *[(f" · {fact}", DIM) for fact in facts if fact]]
         return [self._ends(title, [(self.say(word), style)]), self._bar(), self._clock()]
 
     def _bar(self) -> Row:
@@ -181,7 +183,7 @@ class _View:
             else:
                 parts.append(self.say(msg("{left:rough_seconds} to go", left=left_s)))
         if self.state == "failed" and it.because:
-            parts.append(clean(it.because))
+            parts.append(it.because)
         saved = [] if it.saved_step is None else [(self.say(msg("saved at {step:count}", step=it.saved_step)), DIM)]
         return self._ends([(" · ".join(parts), DIM)], saved)
 
@@ -213,16 +215,15 @@ class _View:
         it = self.it
         losses = it.curve.losses
         marks = [(row.step, row.val) for row in it.evals if math.isfinite(row.val)]
-        values = losses + [val for _, val in marks]
-        if not values or rows < 2:
+        if not (losses or marks) or rows < 2:
             return []
         last = max([it.step, 1])
         per_cell = 1 if self.plain else 2
-        low, high = min(values), _top(it.curve.steps, losses, marks, last)
-        labels = [self.show(round(high, 2), "number"), self.show(round(low, 2), "number")]
-        margin = max(map(len, labels)) + 1
+        margin = 5  # "4.17 ": wide enough for any loss below a hundred
         span = max(4, width - margin - 1)
         columns = columns_of(it.curve.steps, losses, 0, last, span * per_cell)
+        low, high = _edges(columns, marks, last)
+        labels = [self.show(round(value, 2), "about")[: margin - 1] for value in (high, low)]
         lines = [list(line.ljust(span)[:span]) for line in draw(columns, rows, low, high, plain=self.plain)]
         dots = {(row_of(val, low, high, rows), min(span - 1, int(step / last * span))) for step, val in marks}
         drawn: list[Row] = []
@@ -279,7 +280,7 @@ class _View:
                 said.append(("  " + self.say(msg("usual {usual:number}", usual=float(check.usual))), DIM))
             lines.append(said)
         for chosen in it.chosen:
-            lines.append([("  ", ""), (f"{chosen.what} = {clean(str(chosen.value))}", ""), (f"  {clean(chosen.because)}", DIM)])
+            lines.append([("  ", ""), (f"{chosen.what} = {chosen.value}", ""), (f"  {chosen.because}", DIM)])
         return lines[-rows:] if rows else []
 
     # --- speed, time
@@ -296,7 +297,7 @@ class _View:
         if math.isfinite(it.mfu_frac):
             mfu = msg("MFU {mfu:share} of {peak:flops_per_s}", mfu=it.mfu_frac, peak=it.about.peak_flops)
             row.append((" · " + self.say(mfu), ""))
-            row.append((f" ({clean(it.about.peak_origin.partition(':')[0])})", DIM))
+            row.append((f" ({it.about.peak_origin.partition(':')[0]})", DIM))
         return [row, *self._time()]
 
     def _time(self) -> list[Row]:
@@ -330,7 +331,7 @@ class _View:
         shown = it.notices[-most:]
         rows: list[Row] = [[]]
         for _, said in shown:
-            rows.append([("! ", WARN), (clean(self.say(said)), WARN)])
+            rows.append([("! ", WARN), (self.say(said), WARN)])
         if len(it.notices) > len(shown):
             more = msg("and {count:count} more, in the record", count=len(it.notices) - len(shown))
             rows.append([("  " + self.say(more), DIM)])
@@ -346,11 +347,13 @@ class _View:
 
 
 def crop(row: Row, width: int) -> Row:
-    """The row, cut to `width` columns."""
+    """The row, cut to `width` columns, and without anything that would steer the terminal."""
     out: Row = []
     for text, style in row:
         if width <= 0:
             break
+        if not text.isprintable():
+            text = clean(text)
         if cells(text) > width:
             text = _cut(text, width)
         out.append((text, style))
@@ -420,11 +423,12 @@ def _marked(line: Sequence[str], y: int, dots: set[tuple[int, int]], glyph: str)
     yield "".join(line[start:]), ACCENT
 
 
-def _top(steps: Sequence[int], losses: Sequence[float], marks: Sequence[tuple[int, float]], last: int) -> float:
-    """The upper edge: the first tenth of a run falls so far that the rest would be a flat line, so it may leave the picture."""
-    later = [loss for step, loss in zip(steps, losses, strict=True) if step > last / 10]
+def _edges(columns: Sequence[float], marks: Sequence[tuple[int, float]], last: int) -> tuple[float, float]:
+    """Lower and upper edge. The first tenth of a run falls so far that the rest would be a flat line, so it may leave the picture."""
+    drawn = [value for value in columns if not math.isnan(value)] + [val for _, val in marks]
+    later = [value for i, value in enumerate(columns) if i > len(columns) / 10 and not math.isnan(value)]
     later += [val for step, val in marks if step > last / 10]
-    return max(later or losses or [val for _, val in marks])
+    return min(drawn), max(later or drawn)
 
 
 def _shares(shares: Sequence[float], room: int) -> list[int]:

@@ -6,12 +6,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nanoscope.message import Message, msg
 from nanoscope.record import events as e
 
 RECENT_UPDATES = 50  # speed "now" is that of this many updates: long enough to be still, short enough to show a change
-CURVE_POINTS = 1024  # losses kept for drawing; beyond it neighbours are averaged, so a run of any length fits
+CURVE_POINTS = 600  # losses kept for drawing; beyond it neighbours are averaged, so a run of any length fits
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Progress:
     step: int = 0
     started_at_s: float = math.nan  # of this attempt
     last_at_s: float = math.nan
+    ended_after_s: float = math.nan  # the loop's own clock, which started before the first event
     loss: float = math.nan
     rate: float = math.nan
     pid: int = 0
@@ -123,7 +125,9 @@ class Progress:
         return updates * self.update_s + evaluations * self.interruption_s
 
     def wall_s(self, now_s: float) -> float:
-        end = now_s if self.state in ("starting", "running") else self.last_at_s
+        if math.isfinite(self.ended_after_s):
+            return self.ended_after_s
+        end = now_s if self.state in ("starting", "running", "silent") else self.last_at_s
         return max(0.0, end - self.started_at_s) if math.isfinite(self.started_at_s) else 0.0
 
     def time_parts(self, now_s: float) -> dict[str, float]:
@@ -183,7 +187,7 @@ def _run_started(it: Progress, event: e.RunStarted) -> None:
         it.about = it.learn()
     it.state, it.because = "running", ""
     it.step, it.first_step, it.pid, it.tokens = event.step, event.step, event.pid, 0
-    it.started_at_s = event.at_s
+    it.started_at_s, it.ended_after_s = event.at_s, math.nan
     it.parts = dict.fromkeys(e.PARTS, 0.0)
     it.recent.clear()
     it.evals = [row for row in it.evals if row.step <= event.step]
@@ -234,6 +238,7 @@ def _sample_written(it: Progress, event: e.SampleWritten) -> None:
 
 def _run_ended(it: Progress, event: e.RunEnded) -> None:
     it.state, it.because, it.step = event.why, event.because, event.step
+    it.ended_after_s = event.wall_s or math.nan
     if event.parts:
         it.parts = {**dict.fromkeys(e.PARTS, 0.0), **event.parts}
     if event.events_lost:
@@ -280,7 +285,7 @@ def _noticed(it: Progress, event: e.Event) -> None:
         it.evals = [row for row in it.evals if row.step <= event.to_step]
 
 
-_HANDLERS = {
+_HANDLERS: dict[type, Callable[[Progress, Any], None]] = {
     e.RunStarted: _run_started,
     e.StepTaken: _step_taken,
     e.Evaluated: _evaluated,

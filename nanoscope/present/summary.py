@@ -66,12 +66,16 @@ def _title(it: Progress) -> Message:
     match it.state:
         case "finished":
             return msg("{run} is done: {steps:count} steps in {took:seconds}", run=it.about.name, steps=it.step, took=took_s)
-        case "stopped":
+        case "stopped" if it.saved_step == it.step:
             return msg(
-                "{run} was stopped at step {step:count} after {took:seconds}; nothing is lost", run=it.about.name, step=it.step, took=took_s
+                "{run} was stopped and saved at step {step:count}, after {took:seconds}", run=it.about.name, step=it.step, took=took_s
             )
+        case "stopped":
+            return msg("{run} was stopped at step {step:count}, after {took:seconds}", run=it.about.name, step=it.step, took=took_s)
         case "failed":
-            return msg("{run} failed at step {step:count} after {took:seconds}", run=it.about.name, step=it.step, took=took_s)
+            return msg("{run} failed at step {step:count}, after {took:seconds}", run=it.about.name, step=it.step, took=took_s)
+        case "gone":
+            return msg("the process of {run} is gone; its last word was of step {step:count}", run=it.about.name, step=it.step)
         case _:
             return msg("{run} is at step {step:count}", run=it.about.name, step=it.step)
 
@@ -135,7 +139,7 @@ def _speed(it: Progress) -> Message | None:
         return msg(
             "{tokens:tokens} tokens at {speed:tokens_per_s}, MFU {mfu:share} of {peak:flops_per_s} ({origin})",
             tokens=it.tokens, speed=speed, mfu=speed * it.about.flops_per_token / it.about.peak_flops, peak=it.about.peak_flops,
-            origin=it.about.peak_origin,
+            origin=it.about.peak_origin.partition(":")[0],
         )  # fmt: skip
     return msg("{tokens:tokens} tokens at {speed:tokens_per_s}", tokens=it.tokens, speed=speed)
 
@@ -180,7 +184,7 @@ def _next(ending: Ending) -> list[str]:
     """Commands that make sense now, the most useful first."""
     state = ending.progress.state
     commands = []
-    if state in ("stopped", "failed") and ending.resume:
+    if state in ("stopped", "failed", "gone") and ending.resume:
         commands.append(ending.resume)
     if ending.progress.evals and ending.best_checkpoint:
         commands.append(f"nanoscope sample {ending.run}")

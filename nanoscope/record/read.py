@@ -123,12 +123,11 @@ def _steps(record: Record) -> Steps:
     columns = {name: values for name, values in record.columns.items() if name != "rank"}
     logged = [(other, other.event) for other in record.others if isinstance(other.event, e.Logged) and _is_step(other.event)]
     chosen = np.flatnonzero(record.columns["rank"] == 0)
-    position = chosen.astype(float)
     columns = {name: values[chosen] for name, values in columns.items()}
     columns["not_finite"] = np.where(np.isfinite(columns["loss"]), 0.0, 1.0) + np.where(np.isfinite(columns["grad_norm"]), 0.0, 2.0)
     if logged:
-        columns, position = _with_logged(columns, position, logged)
-    kept = _kept(columns["step"], position, _restarts(record))
+        columns = _with_logged(columns, logged)
+    kept = _kept(columns["step"], columns["line"], _restarts(record))
     columns = {name: values[kept] for name, values in columns.items()}
     columns["at_s"] = np.where(columns["at_s"] == 0, np.nan, columns["at_s"])
     columns["tokens"] = np.where(columns["tokens"] == 0, np.nan, columns["tokens"])
@@ -145,8 +144,8 @@ def _is_step(event: e.Logged) -> bool:
     return any(_ALSO.get(name, name) in _LOGGED for name in event.values)
 
 
-def _with_logged(columns: dict[str, np.ndarray], position: np.ndarray, logged: list) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Rows that another loop told, behind those of ours; `position` says where each stands among the events."""
+def _with_logged(columns: dict[str, np.ndarray], logged: list) -> dict[str, np.ndarray]:
+    """Rows that another loop told, behind those of ours."""
     count = len(logged)
     theirs = {name: np.full(count, np.nan) for name in (*_LOGGED, "step", "line", "at_s", "printed")}
     theirs["not_finite"] = np.zeros(count)  # only what was said can be no number
@@ -159,10 +158,9 @@ def _with_logged(columns: dict[str, np.ndarray], position: np.ndarray, logged: l
                 theirs["not_finite"][i] += _NOT_FINITE.get(column, 0.0) * (not np.isfinite(number))
     whole = {}
     for name in {*columns, *theirs}:
-        ours = columns.get(name, columns["step"] if name == "printed" else np.full(len(position), np.nan))
+        ours = columns.get(name, columns["step"] if name == "printed" else np.full(len(columns["step"]), np.nan))
         whole[name] = np.concatenate([ours, theirs.get(name, np.full(count, np.nan))])
-    between = np.array([other.steps_before - 0.5 + 1e-9 * i for i, (other, _) in enumerate(logged)])
-    return whole, np.concatenate([position, between])
+    return whole
 
 
 def _number(value: object) -> float | None:
@@ -173,25 +171,25 @@ def _number(value: object) -> float | None:
 
 
 def _restarts(record: Record) -> list[tuple[int, int]]:
-    """(steps before it, step) of each time that the run went back to a step: resumed or rolled back."""
+    """(line, step) of each time that the run went back to a step: resumed or rolled back."""
     found = []
     for other in record.others:
         if isinstance(other.event, e.RunStarted):
-            found.append((other.steps_before, other.event.step))
+            found.append((other.line, other.event.step))
         elif isinstance(other.event, e.RolledBack):
-            found.append((other.steps_before, other.event.to_step))
+            found.append((other.line, other.event.to_step))
     return found
 
 
-def _kept(step: np.ndarray, position: np.ndarray, restarts: list[tuple[int, int]]) -> np.ndarray:
+def _kept(step: np.ndarray, line: np.ndarray, restarts: list[tuple[int, int]]) -> np.ndarray:
     """Indices of the rows that count, in the order of their steps: what was undone by going back does not, and of one step the last."""
     alive = np.ones(len(step), bool)
     for before, back_to in restarts:
-        alive &= ~((position < before) & (step > back_to))
+        alive &= ~((line < before) & (step > back_to))
     rows = np.flatnonzero(alive)
-    if len(rows) and np.all(np.diff(step[rows]) > 0) and np.all(np.diff(position[rows]) > 0):
+    if len(rows) and np.all(np.diff(step[rows]) > 0) and np.all(np.diff(line[rows]) > 0):
         return rows
-    rows = rows[np.lexsort((position[rows], step[rows]))]
+    rows = rows[np.lexsort((line[rows], step[rows]))]
     is_last = np.append(np.diff(step[rows]) != 0, True) if len(rows) else np.zeros(0, bool)
     return rows[is_last]
 

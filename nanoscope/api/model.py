@@ -1,0 +1,179 @@
+"""A trained model as a Python object: `nanoscope.load("quickstart-1").generate("def ")`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanoscope.api.folders import RunAt, find_checkpoint, find_run
+from nanoscope.config.fields import Config, settings
+from nanoscope.errors import Fault, UserError, fault, raise_if_any
+from nanoscope.message import msg
+from nanoscope.record.layout import checkpoint_folder, checkpoint_folders, step_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nanoscope.data.tokenizers import Tokenizer
+
+DEFAULT_PROMPT = "\n"  # nanoGPT's
+
+
+def load(run: str | Path, *, best: bool = False, device: str = "auto", arch: str | None = None) -> Model:
+    """The model of a run: `RUN` (its newest checkpoint), `RUN@500`, or the best evaluation's. Every byte is verified first.
+
+    A model of your own needs its file again (`arch="my_model.py"`): code is only ever run because its owner named it.
+    """
+    import torch
+
+    from nanoscope.checkpoint import weights_of
+    from nanoscope.checkpoint.load import fill
+    from nanoscope.data.tokenizers import tokenizer_from_files
+    from nanoscope.model import build
+    from nanoscope.train.machine import choose_machine
+
+    folder = _choose_checkpoint(find_run(str(run)), best)
+    weights, state = weights_of(folder)
+    config = _config(state["config"], arch, folder)
+    machine = choose_machine(Config(device=device, dtype="float32"), lambda chosen: None)
+    module = build(config, int(state["vocab_size"]))
+    fill(module, weights, msg("{folder:code}", folder=str(folder)))
+    module.to(machine.device).eval()
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    assert isinstance(machine.device, torch.device)
+    return Model(module, config, tokenizer_from_files(folder), str(machine.device), int(state["step"]), folder)
+
+
+@dataclass(frozen=True)
+class Model:
+    module: nn.Module
+    config: Config
+    tokenizer: Tokenizer
+    device: str
+    step: int
+    folder: Path  # of the checkpoint
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder.parent.parent.name}@{self.step}"
+
+    def generate(
+        self, prompt: str = DEFAULT_PROMPT, *, max_new_tokens: int = 500, num_samples: int = 1, temperature: float = 0.8,
+        top_k: int | None = 200, top_p: float | None = None, seed: int = 1337, on_text: Callable[[str], Any] | None = None,
+    ) -> str | list[str]:  # fmt: skip
+        """The prompt with its continuation; a list of them where several samples are asked for.
+
+        All samples are written together, a token each at a time; `on_text` is called with each new piece of the first one.
+        """
+        import torch
+
+        from nanoscope.model.generate import Taste, generate
+
+        raise_if_any(_faults(max_new_tokens, num_samples, temperature, top_k, top_p))
+        ids = self._prompt_ids(prompt)
+        stream = self.tokenizer.stream()
+
+        def on_token(column: torch.Tensor) -> None:
+            token = int(column[0])
+            if on_text is not None and token < self.tokenizer.vocab_size and (text := stream.feed(token)):
+                on_text(text)
+
+        start = torch.tensor([ids] * num_samples, dtype=torch.long, device=self.device)
+        taste = Taste(temperature=temperature, top_k=top_k or None, top_p=top_p)
+        written = generate(self.module, self.config, start, max_new_tokens, taste=taste, seed=seed, on_token=on_token)
+        if on_text is not None and (rest := stream.end()):
+            on_text(rest)
+        texts = [prompt + self._text(row[len(ids) :]) for row in written.tolist()]
+        return texts[0] if num_samples == 1 else texts
+
+    def _prompt_ids(self, prompt: str) -> list[int]:
+        if prompt not in ("", DEFAULT_PROMPT):
+            return self.tokenizer.encode(prompt)
+        try:
+            return self.tokenizer.encode(DEFAULT_PROMPT) or [0]
+        except UserError:
+            return [0]  # nobody asked for the line break that this vocabulary lacks
+
+    def _text(self, ids: list[int]) -> str:
+        """A vocabulary that was rounded up has ids without a text; a trained model all but never writes one."""
+        return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
+
+
+def _choose_checkpoint(run: RunAt, best: bool) -> Path:
+    if run.step is not None:
+        found = find_checkpoint(run)
+    elif best:
+        found = _best(run.folder)
+    else:
+        found = _newest_whole(run.folder)
+    if found is None:
+        raise fault(
+            msg("{run:code} has no checkpoint yet", run=str(run.folder)),
+            fix=msg("wait for its first one; {command:code} shows when that is", command=f"nanoscope watch {run.folder}"),
+        )
+    return found
+
+
+def _newest_whole(run: Path) -> Path | None:
+    """The newest checkpoint, or the newest that is whole if that one is damaged."""
+    from nanoscope.checkpoint import verify
+
+    folders = checkpoint_folders(run)
+    return next((folder for folder in folders if not verify(folder)), folders[0] if folders else None)
+
+
+def _best(run: Path) -> Path | None:
+    """Of the step with the lowest val loss, as the newest checkpoint knows it."""
+    from nanoscope.checkpoint.save import STATE
+
+    for folder in checkpoint_folders(run):
+        try:
+            step = int(json.loads((folder / STATE).read_bytes())["progress"]["best_step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if checkpoint_folder(run, step).is_dir():
+            return checkpoint_folder(run, step)
+        raise fault(
+            msg("the best evaluation of {run:code} was at step {step:count}, and that checkpoint is not there", run=str(run), step=step),
+            fix=msg("it has {steps:count}", steps=sorted(step_of(path) or 0 for path in checkpoint_folders(run))),
+        )
+    return None
+
+
+def _config(saved: dict[str, Any], arch: str | None, folder: Path) -> Config:
+    config = Config(**{key: value for key, value in saved.items() if key in settings()})
+    if not config.arch.endswith(".py"):
+        return config
+    if arch is None:
+        raise fault(
+            msg("this model was made by {file:code}, and code is only run if you name it", file=config.arch),
+            where=msg("{folder:code}", folder=str(folder)),
+            fix=msg("add {option:code}", option=f"--arch={config.arch}"),
+        )
+    import dataclasses
+
+    return dataclasses.replace(config, arch=arch)
+
+
+def _faults(max_new_tokens: int, num_samples: int, temperature: float, top_k: int | None, top_p: float | None) -> list[Fault]:
+    wrong = []
+    if max_new_tokens < 1:
+        wrong.append(Fault(msg("max_new_tokens = {value:code} is not a number of tokens", value=max_new_tokens), fix=msg("use 1 or more")))
+    if num_samples < 1:
+        wrong.append(Fault(msg("num_samples = {value:code} is not a number of samples", value=num_samples), fix=msg("use 1 or more")))
+    if not 0 <= temperature < 1e6:
+        wrong.append(
+            Fault(
+                msg("temperature = {value:code} is below 0 or not a number", value=temperature),
+                fix=msg("use 0 to 2; 0 takes the likeliest token"),
+            )
+        )
+    if top_k is not None and top_k < 0:
+        wrong.append(Fault(msg("top_k = {value:code} is below 0", value=top_k), fix=msg("use 1 or more, or 0 for all tokens")))
+    if top_p is not None and not 0 < top_p <= 1:
+        wrong.append(Fault(msg("top_p = {value:code} is not a probability", value=top_p), fix=msg("use a number above 0 and up to 1")))
+    return wrong

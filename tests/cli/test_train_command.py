@@ -1,0 +1,258 @@
+"""From the command line to a run on disk and back, with a model that trains in a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny import SETTINGS, make_data, nanoscope
+
+from nanoscope.cli import main
+from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, RUN_FILE, STOP_FILE
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    make_data(tmp_path)
+    return tmp_path
+
+
+def steps_in(run: Path) -> list[int]:
+    lines = [json.loads(line) for line in (run / EVENTS_FILE).read_text().splitlines()]
+    return [line["step"] for line in lines if line["event"] == "step_taken"]
+
+
+def test_a_piped_run_prints_nanogpts_lines_and_ends_with_words(here: Path):
+    done = nanoscope("train", *SETTINGS, "--out_dir=out")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("# nanoscope ") and "run=out" in lines[0] and "peak_origin='measured" in lines[0]
+    assert [line.split(":")[0] for line in lines if re.match(r"(iter|step) ", line)] == [
+        "step 0", "iter 0", "iter 5", "step 10", "iter 10", "iter 15", "step 20",
+    ]  # fmt: skip
+    assert "saving checkpoint to out" in lines
+    words = "\n".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+    assert "out is done: 20 steps in " in words
+    assert "best val loss " in words and "At step 20 it writes" in words and "nanoscope sample out" in words
+    assert steps_in(here / "out") == list(range(1, 21))
+    assert done.stderr == ""
+
+
+def test_training_goes_on_where_it_was_stopped_with_what_it_was_started_with(here: Path, capsys):
+    assert main(["train", *SETTINGS, "--out_dir=runs/a", "--max_iters=10", "--seed=7"]) == 0
+    assert main(["train", "--init_from=resume", "--out_dir=a", "--max_iters=16"]) == 0
+    out = capsys.readouterr().out
+    assert "# resumed at step 10" in out and "# max_iters was 10 and is now 16" in out
+    assert steps_in(here / "runs" / "a") == list(range(1, 17))
+    facts = json.loads((here / "runs" / "a" / RUN_FILE).read_text())
+    assert facts["config"]["seed"] == 7 and facts["config"]["n_embd"] == 16
+    assert facts["came_from"]["max_iters"] == "--max_iters=16"
+    assert facts["came_from"]["seed"] == "--seed=7"
+
+
+def test_a_run_is_not_overwritten_unless_asked_and_then_moved_aside(here: Path, capsys):
+    arguments = ["train", *SETTINGS, "--out_dir=out", "--max_iters=4"]
+    assert main(arguments) == 0
+    capsys.readouterr()
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == (
+        "error: out already holds a run\n"
+        "  in: --out_dir=out\n"
+        "  fix: go on with it by --init_from=resume, choose another out_dir, or move it aside with --overwrite=True\n"
+    )
+    assert main([*arguments, "--overwrite=True"]) == 0
+    assert steps_in(here / "out") == steps_in(here / "out.old-1") == [1, 2, 3, 4]
+
+
+def test_without_out_dir_runs_are_numbered_and_listed(here: Path, capsys):
+    for _ in range(2):
+        assert main(["train", "quickstart", *SETTINGS, "--max_iters=4"]) == 0
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["run", "state", "step", "loss", "best", "val", "tokens/s", "changed", "size"]
+    assert first.split()[:5] == ["quickstart-1", "finished", "4", "/", "4"]
+    assert second.split()[0] == "quickstart-2"
+    assert main(["runs", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["run"], row["state"], row["step"]) for row in rows] == [
+        ("runs/quickstart-1", "finished", 4),
+        ("runs/quickstart-2", "finished", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--dataset=nowhere"],
+            "error: there is no dataset nowhere\n  fix: use one of ",
+        ),
+        (
+            ["--init_from=resume", "--out_dir=nothing"],
+            "error: there is nothing to resume: nothing holds no run\n  in: --out_dir=nothing\n"
+            "  fix: name the run with --out_dir=FOLDER (nanoscope runs lists them), or start afresh without --init_from=resume\n",
+        ),
+        (
+            ["--out_dir=data/tiny/train.bin"],
+            "error: nothing can be written to data/tiny/train.bin: there is a file in the way\n  in: --out_dir=data/tiny/train.bin\n"
+            "  fix: choose another folder with --out_dir=FOLDER\n",
+        ),
+        (
+            ["--vocab_size=5"],
+            "error: vocab_size = 5",
+        ),
+        (
+            ["--init_from=runs/gone@5"],
+            "error: ",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_clear_message_and_leaves_nothing_behind(here: Path, capsys, words: list[str], said: str):
+    assert main(["train", *SETTINGS, *words]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith(said) and "Traceback" not in told.err
+    if said.endswith("\n"):
+        assert told.err == said
+    assert not list(here.glob("runs/*"))
+
+
+def test_a_checkpoint_of_another_shape_cannot_be_resumed(here: Path, capsys):
+    assert main(["train", *SETTINGS, "--out_dir=out", "--max_iters=4"]) == 0
+    capsys.readouterr()
+    assert main(["train", "--init_from=resume", "--out_dir=out", "--n_embd=32", "--n_layer=2"]) == 1
+    assert capsys.readouterr().err == (
+        "error: n_layer = 2 differs from the checkpoint's 1\n  fix: leave it out, or start a new run\n"
+        "error: n_embd = 32 differs from the checkpoint's 16\n  fix: leave it out, or start a new run\n"
+    )
+
+
+def test_code_is_only_run_when_it_is_named_in_the_call(here: Path, capsys):
+    Path("config.toml").write_text('arch = "evil.py"\n')
+    Path("evil.py").write_text("open('it-ran', 'w')\n")
+    assert main(["train", "config.toml", *SETTINGS]) == 1
+    assert capsys.readouterr().err == (
+        "error: arch = evil.py is code, and code is only run if you name it yourself\n  in: config.toml line 1\n  fix: add --arch=evil.py\n"
+    )
+    assert not Path("it-ran").exists()
+
+
+def test_damage_is_found_and_named(here: Path, capsys):
+    assert main(["train", *SETTINGS, "--out_dir=out"]) == 0
+    capsys.readouterr()
+    assert main(["verify", "out"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "ok       run.json  54 settings" or re.fullmatch(r"ok       run\.json  \d+ settings", lines[0])
+    assert re.fullmatch(r"ok       events\.jsonl  \d+ events, 20 steps, 1 attempts", lines[1])
+    assert lines[-1] == "all is as it was written"
+    weights = here / "out" / "checkpoints" / "step-000010" / "model.safetensors"
+    payload = bytearray(weights.read_bytes())
+    payload[-1] ^= 1
+    weights.write_bytes(payload)
+    assert main(["verify", "out"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("DAMAGED")).startswith("DAMAGED  checkpoints/step-000010")
+    assert "         model.safetensors has changed since it was written (its sha256 differs)" in lines
+    assert lines[-1] == "1 of its parts are damaged; resuming takes the newest checkpoint that is whole"
+
+
+def test_a_step_that_is_missing_from_the_record_is_found(here: Path, capsys):
+    assert main(["train", *SETTINGS, "--out_dir=out", "--max_iters=6"]) == 0
+    record = here / "out" / EVENTS_FILE
+    lines = [line for line in record.read_text().splitlines(keepends=True) if '"step":4,' not in line or "step_taken" not in line]
+    record.write_text("".join(lines))
+    capsys.readouterr()
+    assert main(["verify", "out"]) == 1
+    assert "         1 steps are missing, the first is 4" in capsys.readouterr().out.splitlines()
+
+
+def started(words: list[str], here: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nanoscope", *words], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_until(true, seconds: float = 60.0) -> None:
+    until_s = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until_s, "nothing happened"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
+def test_ctrl_c_saves_and_says_how_to_go_on(here: Path):
+    process = started(["train", *SETTINGS, "--out_dir=out", "--max_iters=1000000"], here)
+    wait_until(lambda: (here / "out" / EVENTS_FILE).exists() and len(steps_in(here / "out")) > 3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    found = re.search(r"# out was stopped and saved at step ([\d,]+), after ", out)
+    assert found
+    assert "#   nanoscope train --init_from=resume --out_dir=out" in out.splitlines()
+    step = int(found[1].replace(",", ""))
+    assert (here / "out" / "checkpoints" / f"step-{step:06d}").is_dir()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sessions are others there")
+def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys):
+    done = nanoscope("train", *SETTINGS, "--max_iters=1000000", "--detach", cwd=here)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    found = re.fullmatch(r"training goes on in the background as process (\d+)", lines[0])
+    assert found, done.stdout
+    assert lines[1:] == [
+        "  look:  nanoscope watch runs/quickstart-1",
+        "  stop:  nanoscope stop runs/quickstart-1",
+        f"  lines: {Path('runs/quickstart-1') / OUTPUT_FILE}",
+    ]
+    pid = int(found[1])
+    run = here / "runs" / "quickstart-1"
+    try:
+        assert os.getsid(pid) == pid  # a session of its own: closing the terminal does not reach it
+        watching = started(["watch", "quickstart-1"], here)
+        wait_until(lambda: len(steps_in(run)) > 10)
+        capsys.readouterr()
+        assert main(["stop", "quickstart-1"]) == 0
+        said = capsys.readouterr().out.splitlines()
+        found = re.fullmatch(r"quickstart-1 has stopped; step ([\d,]+) is saved", said[0])
+        assert found and said[1] == "go on with nanoscope train --init_from=resume --out_dir=runs/quickstart-1"
+        assert not (run / STOP_FILE).exists()
+        out, err = watching.communicate(timeout=60)  # ends by itself, when the run does
+        assert watching.returncode == 0, err
+        assert out.startswith("# nanoscope ") and "iter 0: loss " in out and "quickstart-1 was stopped and saved at step " in out
+        assert "iter 0: loss " in (run / OUTPUT_FILE).read_text()
+        assert main(["stop", "quickstart-1"]) == 1
+        assert capsys.readouterr().err == (
+            "error: runs/quickstart-1 is not being trained now\n  fix: nanoscope runs tells the state of each run\n"
+        )
+    finally:
+        if (run / "running.json").exists():
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_detached_run_that_cannot_start_says_why_at_once(here: Path):
+    done = nanoscope("train", *SETTINGS, "--dataset=nowhere", "--detach", cwd=here)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: there is no dataset nowhere\n")
+    assert not list(here.glob("runs/*"))
+
+
+def test_a_second_process_may_not_train_in_the_same_folder(here: Path, capsys):
+    process = started(["train", *SETTINGS, "--out_dir=out", "--max_iters=1000000"], here)
+    try:
+        wait_until(lambda: (here / "out" / EVENTS_FILE).exists() and steps_in(here / "out"))
+        for words in (["--init_from=resume"], ["--overwrite=True"]):
+            assert main(["train", *SETTINGS, "--out_dir=out", *words]) == 1
+            assert capsys.readouterr().err.startswith(f"error: process {process.pid} is already training in out\n")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 143
