@@ -56,6 +56,11 @@ def seen_words(case: Case, step: int) -> Message | None:
         return None
     if epochs is None or case.dataset_tokens is None:
         return msg("{tokens:tokens} tokens are seen by then.", tokens=tokens)
+    if epochs < 1:
+        return msg(
+            "{tokens:tokens} tokens are seen by then: {share:share} of the {size:tokens} in the training text.",
+            tokens=tokens, share=epochs, size=case.dataset_tokens.value,
+        )  # fmt: skip
     if case.is_char:
         return msg(
             "{tokens:tokens} characters are seen by then: {epochs:about} epochs of {size:count}.",
@@ -296,7 +301,7 @@ def _why_slow(context: Context, i: int, took: float, ordinary: float) -> Message
             took=took, times=times, ordinary=ordinary,
         )  # fmt: skip
     return msg(
-        "time {took:ms}, {times:times} an ordinary update ({ordinary:seconds}). The log does not say why: no evaluation and no checkpoint stands before it.",
+        "time {took:ms}, {times:times} an ordinary update ({ordinary:seconds}). Why is not told: no evaluation and no checkpoint stands before it.",
         took=took, times=times, ordinary=ordinary,
     )  # fmt: skip
 
@@ -405,9 +410,15 @@ def true_mfu_words(case: Case, took: float) -> Message | None:
     if case.peak is None or not case.devices:
         return msg("Achieved: {cost:flops} per token x {tokens:count} tokens / {took:ms} = {achieved:flops_per_s}.", **values)
     share = achieved / (case.peak.value * case.devices)
-    values |= {"share": share, "peak": case.peak.value * case.devices, "verdict": _verdict_on(share)}
+    values |= {"share": share, "peak": case.peak.value * case.devices}
+    if case.is_cpu and share <= 1:  # what is usual is known of GPUs only
+        return msg(
+            "Achieved: {cost:flops} per token x {tokens:count} tokens / {took:ms} = {achieved:flops_per_s}, which is {share:share} of the {peak:flops_per_s} that this hardware can do at best.",
+            **values,
+        )
+    values["verdict"] = _verdict_on(share)
     return msg(
-        "Achieved: {cost:flops} per token x {tokens:count} tokens / {took:ms} = {achieved:flops_per_s}, which is {share:share} of the {peak:flops_per_s} that this hardware is rated for. {verdict}",
+        "Achieved: {cost:flops} per token x {tokens:count} tokens / {took:ms} = {achieved:flops_per_s}, which is {share:share} of the {peak:flops_per_s} that this hardware can do at best. {verdict}",
         **values,
     )
 
