@@ -1,12 +1,12 @@
 """Which tokens make up a batch.
 
-`Shuffled` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken since the run began: resuming, rolling
-back, branching, and changing the micro-batch or the number of ranks are only another cursor. An epoch goes through all windows in a fresh
-order and from a fresh offset; each position is a target once. `NanoGPTOrder` draws windows at random as nanoGPT does, with a
-draw function that the trainer hands in, because the draws come from torch's generator.
+`Shuffled` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken since the run began:
+resuming, rolling back, branching, and changing the micro-batch or the number of ranks are only another cursor. An epoch goes
+through all windows in a fresh order and from a fresh offset; each position is a target once. `NanoGPTOrder` draws windows at random
+as nanoGPT does, with a draw function that the trainer hands in, because the draws come from torch's generator.
 
-Evaluations use sets of windows that are fixed once (`eval_windows`) or the whole split (`whole_split`), so that two evaluations, or two runs,
-can be compared batch by batch whenever their fingerprints are equal.
+Evaluations use sets of windows that are fixed once (`eval_windows`) or the whole split (`whole_split`), so that two evaluations, or
+two runs, can be compared batch by batch whenever their fingerprints are equal.
 """
 
 from __future__ import annotations

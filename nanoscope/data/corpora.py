@@ -1,7 +1,8 @@
 """Corpora that have a name.
 
-Each is looked for in the folder that NANOSCOPE_DATA names, then in the cache, and then fetched once: `pydocs` from Python itself, the small ones
-by a download whose sha256 is known beforehand, the large ones from the Hugging Face hub, which says the sha256 of each file.
+Each is looked for in the folder that NANOSCOPE_DATA names, then in the cache, and then fetched once: `pydocs` from Python itself,
+the small ones by a download whose sha256 is known beforehand, the large ones from the Hugging Face hub, which says the sha256 of
+each file.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _downloaded(download: Download, name: str, tell: Fetched) -> Path:
             ),
             where=msg("{url:code}", url=download.url),
             fix=msg(
-                "go online once, or save that file as {file:code} in a folder and name the folder in {variable:code}; {built_in:code} needs no network",
+                "go online once, or save it as {file:code} in the folder that {variable:code} names; {built_in:code} needs no network",
                 file=download.file,
                 variable=DATA_VARIABLE,
                 built_in="pydocs",

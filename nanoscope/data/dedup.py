@@ -1,7 +1,8 @@
 """Documents that were there before, exactly or nearly.
 
-Exactly: by hash, 8 bytes a document. Nearly: by MinHash of the document's runs of five words, where an estimated 80 % or more are shared; about
-1 kB a document, so this is the one thing here whose memory grows with the corpus. The first of its kind stays, later ones go.
+Exactly: by hash, 8 bytes a document. Nearly: by MinHash of the document's runs of five words, where an estimated 80 % or more are
+shared; about 1 kB a document, so this is the one thing here whose memory grows with the corpus. The first of its kind stays, later
+ones go.
 """
 
 from __future__ import annotations

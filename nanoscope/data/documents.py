@@ -1,7 +1,7 @@
 """Text on its way through `prepare`, and where a long text may be cut.
 
-Readers pack documents end to end in one buffer of UTF-8: a corpus has millions of documents, and a Python object for each would cost more than
-encoding them. A document too long to be held travels in pieces.
+Readers pack documents end to end in one buffer of UTF-8: a corpus has millions of documents, and a Python object for each would
+cost more than encoding them. A document too long to be held travels in pieces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 Split = Literal["train", "val"]
 
-BATCH_BYTES = 4 << 20  # of text, at which a batch is sent on: some 30 ms of encoding
+BATCH_BYTES = 2 << 20  # of text, at which a batch is sent on: some 15 ms of encoding
 LONG_BYTES = 16 << 20  # documents beyond this travel in pieces
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import queue
 import subprocess
 import sys
@@ -16,7 +17,6 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from nanoscope.errors import fault
 from nanoscope.message import msg
 
 Encoded = tuple[np.ndarray, np.ndarray]
-"""Ids of all documents, and the bounds of each document in them."""
+"""Ids of all documents, and the bounds of each document in them; the mark after a document belongs to it."""
 
 SMALL_BYTES = 4 << 20
 """Below this, loading a fast encoder or starting processes takes longer than encoding does."""
@@ -39,10 +39,10 @@ class Encoder(ABC):
     because: str
 
     @abstractmethod
-    def encode(self, text: np.ndarray, bounds: np.ndarray) -> Encoded:
-        """May be called from several threads at once."""
+    def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
+        """Documents packed in `text`, each followed by `mark` where there is one. May be called from several threads at once."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most encoders start nothing
         """Ends what the encoder started."""
 
 
@@ -59,10 +59,23 @@ def encoder_for(tokenizer: Tokenizer, source_bytes: int, workers: int) -> Encode
     return ProcessEncoder(tokenizer, workers, "gigatoken knows no split pattern but the published ones")
 
 
+def documents_of(text: np.ndarray, bounds: np.ndarray) -> list[memoryview]:
+    view = text.data
+    return [view[start:end] for start, end in itertools.pairwise(bounds.tolist())]
+
+
+def with_marks(ids: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
+    if mark is None:
+        return ids, bounds
+    end = np.array([mark], dtype=ids.dtype)
+    slices = [part for start, stop in itertools.pairwise(bounds.tolist()) for part in (ids[start:stop], end)]
+    return np.concatenate(slices), bounds + np.arange(len(bounds))
+
+
 class CharEncoder(Encoder):
     """A table from code point to id."""
 
-    name, because = "table", "characters"
+    name, because = "table", ""  # there is nothing to choose
 
     def __init__(self, tokenizer: CharTokenizer):
         self.tokenizer = tokenizer
@@ -70,12 +83,12 @@ class CharEncoder(Encoder):
         self.table = np.full(0x110000, self.unknown, dtype=np.uint32)
         self.table[[ord(character) for character in tokenizer.characters]] = np.arange(len(tokenizer.characters))
 
-    def encode(self, text: np.ndarray, bounds: np.ndarray) -> Encoded:
+    def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
         codes, bounds = code_points(text, bounds)
         ids = self.table[codes]
         if len(ids) and ids.max() == self.unknown:
             raise self.tokenizer.unknown(text.tobytes().decode())
-        return ids, bounds
+        return with_marks(ids, bounds, mark)
 
 
 def code_points(text: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -95,21 +108,19 @@ class TiktokenEncoder(Encoder):
     def __init__(self, tokenizer: BytePairTokenizer, because: str):
         self.tokenizer, self.because = tokenizer, because
 
-    def encode(self, text: np.ndarray, bounds: np.ndarray) -> Encoded:
-        return encode_each(self.tokenizer, text, bounds)
+    def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
+        return with_marks(*encode_each(self.tokenizer, text, bounds), mark)
 
 
 def encode_each(tokenizer: BytePairTokenizer, text: np.ndarray, bounds: np.ndarray) -> Encoded:
-    edges = bounds.tolist()
     # encode_to_numpy makes no Python list of the ids; with no special token allowed or refused it is encode_ordinary.
     encode = tokenizer.encoding.encode_to_numpy
-    parts = [
-        [encode(part, disallowed_special=()) for part in cut_long_runs(text[start:end].tobytes().decode())]
-        for start, end in zip(edges, edges[1:], strict=False)
-    ]
-    lengths = [sum(map(len, document)) for document in parts]
-    flat = [part for document in parts for part in document]
-    return np.concatenate(flat) if flat else np.empty(0, np.uint32), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    lengths, flat = [0], [np.empty(0, dtype=np.uint32)]
+    for document in documents_of(text, bounds):
+        parts = [encode(part, disallowed_special=()) for part in cut_long_runs(str(document, "utf-8"))]
+        lengths.append(sum(map(len, parts)))
+        flat += parts
+    return np.concatenate(flat), np.cumsum(lengths, dtype=np.int64)
 
 
 class ProcessEncoder(Encoder):
@@ -128,16 +139,17 @@ class ProcessEncoder(Encoder):
         for worker in self._workers:
             self._idle.put(worker)
 
-    def encode(self, text: np.ndarray, bounds: np.ndarray) -> Encoded:
+    def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
         worker = self._idle.get()
         try:
             assert worker.stdin and worker.stdout
             write_array(worker.stdin, text)
             write_array(worker.stdin, bounds)
             worker.stdin.flush()
-            return read_array(worker.stdout), read_array(worker.stdout)
+            ids, id_bounds = read_array(worker.stdout), read_array(worker.stdout)
         finally:
             self._idle.put(worker)
+        return with_marks(ids, id_bounds, mark)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -151,53 +163,63 @@ class ProcessEncoder(Encoder):
 
 
 class GigatokenEncoder(Encoder):
-    """gigatoken, with a part of each batch encoded by tiktoken as well."""
+    """gigatoken, with a part of each batch encoded by tiktoken as well.
+
+    A batch goes in as one text with a separator between the documents, which is the only special token it is told of.
+    `<|endoftext|>` must not be one: gigatoken would take it for the end wherever a text speaks of it, which tiktoken's
+    `encode_ordinary` does not.
+    """
 
     name = "gigatoken"
+    SEPARATOR = "\0\x01nanoscope ends the document here\x01\0"
     CHECKED_BYTES = 4 << 10  # of each batch
 
     def __init__(self, tokenizer: GPT2Tokenizer):
-        import awkward
-        from gigatoken.gigatoken_rs import BPETokenizer
+        from gigatoken.gigatoken_rs import BPETokenizer, PadTruncate
 
-        self._awkward, self.tokenizer = awkward, tokenizer
+        self.tokenizer = tokenizer
         self._lock = threading.Lock()
         self.checked_bytes = 0
+        self._one_row = PadTruncate(0)
+        self._separator = self.SEPARATOR.encode()
         with tempfile.TemporaryDirectory(prefix="nanoscope-") as folder:
             path = Path(folder) / "gpt2.tiktoken"
             path.write_bytes(as_tiktoken_file(tokenizer.ranks))
-            # No special tokens: it would read <|endoftext|> in a text as the end of it, which tiktoken's encode_ordinary does not.
-            self._encoder = BPETokenizer.from_tiktoken(path, "gpt2", {})
+            self._encoder = BPETokenizer.from_tiktoken(path, "gpt2", {self.SEPARATOR: tokenizer.end_of_document})
 
     @property
     def because(self) -> str:  # type: ignore[override]
         return f"it is installed, and gave tiktoken's ids on {self.checked_bytes:,} bytes that were encoded by both"
 
-    def encode(self, text: np.ndarray, bounds: np.ndarray) -> Encoded:
-        found = self._encoder.encode_batch(self._strings(text, bounds), parallel=False).layout
-        encoded = np.asarray(found.content.data), np.asarray(found.offsets.data)
-        self._check(text, bounds, *encoded)
-        return encoded
+    def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
+        if self._separator in text.tobytes():
+            return with_marks(*encode_each(self.tokenizer, text, bounds), mark)
+        documents = documents_of(text, bounds)
+        joined = self._separator.join([*documents, b""])
+        # The only call that releases Python's lock and gives a plain array; of one row nothing is padded.
+        ids = self._encoder.encode_batch_padded([joined], self._one_row, parallel=False)[0][0]
+        ends = np.flatnonzero(ids == self.tokenizer.end_of_document) + 1
+        assert len(ends) == len(documents)
+        id_bounds = np.concatenate([[0], ends])
+        self._check(documents, ids, id_bounds)
+        if mark == self.tokenizer.end_of_document:
+            return ids, id_bounds
+        assert mark is None and len(documents) == 1, "documents without marks come one by one"
+        return ids[:-1], id_bounds - [0, 1]
 
-    def _strings(self, text: np.ndarray, bounds: np.ndarray) -> Any:
-        """The documents in awkward's layout, without a copy."""
-        contents, index = self._awkward.contents, self._awkward.index
-        letters = contents.NumpyArray(text, parameters={"__array__": "char"})
-        return self._awkward.Array(contents.ListOffsetArray(index.Index64(bounds), letters, parameters={"__array__": "string"}))
-
-    def _check(self, text: np.ndarray, bounds: np.ndarray, ids: np.ndarray, id_bounds: np.ndarray) -> None:
+    def _check(self, documents: list[memoryview], ids: np.ndarray, bounds: np.ndarray) -> None:
         """Short documents from anywhere in the batch; where all are long, the beginning of the shortest."""
-        lengths = np.diff(bounds)
+        lengths = np.array([len(document) for document in documents])
         order = np.roll(np.arange(len(lengths)), -(len(ids) % len(lengths)))
         few = order[np.cumsum(lengths[order]) <= self.CHECKED_BYTES]
-        for document in few.tolist() or [int(np.argmin(lengths))]:
-            begins = text[bounds[document] : bounds[document + 1]][: self.CHECKED_BYTES].tobytes()
-            if len(begins) < lengths[document]:
+        for place in few.tolist() or [int(np.argmin(lengths))]:
+            begins = documents[place][: self.CHECKED_BYTES].tobytes()
+            is_whole = len(begins) == lengths[place]
+            if not is_whole:
                 begins = begins[: last_cut(begins) or 0]
             theirs = self.tokenizer.encode(begins.decode())
-            ours = ids[id_bounds[document] : id_bounds[document + 1]][: len(theirs)].tolist()
-            is_whole = len(begins) == lengths[document]
-            if ours != theirs or (is_whole and len(theirs) != id_bounds[document + 1] - id_bounds[document]):
+            ours = ids[bounds[place] : bounds[place + 1] - 1].tolist()
+            if theirs != (ours if is_whole else ours[: len(theirs)]):
                 raise fault(
                     msg("gigatoken and tiktoken disagree on {text:code}", text=begins[:80].decode(errors="replace")),
                     fix=msg("run {command:code} to use tiktoken alone, and report this text", command="pip uninstall gigatoken"),

@@ -1,9 +1,9 @@
 """What later explanations need to know of a corpus, in numbers: how surprising its tokens are by themselves, and after one another.
 
-`unigram_nats` is the loss of a model that knows how frequent each token is and nothing else; `bigram_nats` of one that also sees the token before.
-A training that stays at one of them has not learnt to look further back. The first is counted exactly. The second is counted exactly where each pair
-was seen often enough (characters); else counting would flatter the model with pairs that occur once, and it is the loss, on held-out
-windows of the same text, of a bigram model that was fitted to a sample.
+`unigram_nats` is the loss of a model that knows how frequent each token is and nothing else; `bigram_nats` of one that also sees
+the token before. A training that stays at one of them has not learnt to look further back. The first is counted exactly. The second
+is counted exactly where each pair was seen often enough (characters); else counting would flatter the model with pairs that occur
+once, and it is the loss, on held-out windows of the same text, of a bigram model that was fitted to a sample.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-SAMPLE_TOKENS = 1 << 23
+SAMPLE_TOKENS = 1 << 22
 WINDOW = 1 << 12
 ENOUGH_PER_PAIR = 100  # the bias of a counted entropy is about pairs / (2 x tokens): half a hundredth of a nat
 

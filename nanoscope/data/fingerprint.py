@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-WHOLE = 1 << 25  # up to this many tokens each one counts; beyond, evenly spaced blocks do, so that 10 B tokens take no time either
+WHOLE = 1 << 24  # up to this many tokens each one counts; beyond, evenly spaced blocks do, so that 10 B tokens take no time either
 BLOCK, BLOCKS = 1 << 15, 512
 
 

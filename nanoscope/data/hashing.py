@@ -8,6 +8,7 @@ are the same. Equal documents therefore always fall into the same split.
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 
@@ -16,7 +17,7 @@ KEY_BYTES = 1 << 20
 
 def hashes_of(text: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     view, edges = text.data, bounds.tolist()
-    digests = b"".join(hashlib.sha256(view[start:end]).digest()[:8] for start, end in zip(edges, edges[1:], strict=False))
+    digests = b"".join(hashlib.sha256(view[start:end]).digest()[:8] for start, end in itertools.pairwise(edges))
     return np.frombuffer(digests, dtype="<u8")
 
 

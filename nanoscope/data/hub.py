@@ -1,4 +1,4 @@
-"""Parquet files of a dataset on the Hugging Face hub. The library is imported only here, and only when a corpus of that size is asked for."""
+"""Parquet files of a dataset on the Hugging Face hub. The library is imported only here, when a corpus of that size is asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONVERTED = "refs/convert/parquet"  # where the hub keeps a parquet copy of data
 
 
 def fetch_shards(repository: str, pattern: str, folder: Path, shards: int | None, tell: Callable[[int, int], None]) -> list[Path]:
-    """The first `shards` files that match, each checked against the sha256 that the hub names. Files that are there are not fetched again."""
+    """The first `shards` files that match, each with the sha256 that the hub names. Files that are there are not fetched again."""
     hub = require("huggingface_hub", "hub")
     try:
         revision, wanted = _listing(hub, repository, pattern, shards)

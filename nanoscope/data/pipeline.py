@@ -1,5 +1,6 @@
-"""Documents in, token files out: reading and writing in this thread, hashing and encoding in others, in order, with a bounded number of batches
-on the way, so that memory does not grow with the corpus.
+"""Documents in, token files out: reading and writing in this thread, hashing and encoding in others, in order.
+
+Few batches are on the way at any time, so that memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ class _Desk:
             keys = split_keys(text, bounds, hashes)
         signatures = self.near.signatures(text, bounds) if self.near and piece is None else None
         started = self.stages.add("hash", started)
-        ids, id_bounds = self.how.encoder.encode(text, bounds)
+        mark = self.how.end_of_document if piece is None or piece.is_last else None
+        ids, id_bounds = self.how.encoder.encode(text, bounds, mark)
         started = self.stages.add("encode", started)
         read_bytes = (item.piece if isinstance(item, _Hashed) else item).read_bytes
         encoded = _Encoded(ids, id_bounds, np.diff(bounds), keys, hashes, signatures, piece, read_bytes, None)
@@ -219,7 +221,7 @@ class _Desk:
             self._note_few(encoded, writer.marked_bytes)
 
     def _arranged(self, encoded: _Encoded, keep: np.ndarray) -> _Encoded:
-        """Sorted by split, with the mark after each document, in the width of the file."""
+        """Sorted by split, in the width of the file."""
         val = self._is_val(encoded)
         parts = {}
         for split, chosen in (("train", keep & ~val), ("val", keep & val)):
@@ -236,14 +238,15 @@ class _Desk:
 
     def _part(self, encoded: _Encoded, documents: np.ndarray) -> _Part:
         ends_here = encoded.piece is None or encoded.piece.is_last
-        mark = [] if self.how.end_of_document is None or not ends_here else [np.array([self.how.end_of_document], dtype=encoded.ids.dtype)]
-        starts, stops = encoded.bounds[documents].tolist(), encoded.bounds[documents + 1].tolist()
-        slices = [part for start, stop in zip(starts, stops, strict=True) for part in (encoded.ids[start:stop], *mark)]
-        ids = np.concatenate(slices, dtype=self.how.dtype, casting="unsafe")
-        lengths = encoded.bounds[documents + 1] - encoded.bounds[documents] + len(mark)
+        starts, stops = encoded.bounds[documents], encoded.bounds[documents + 1]
+        if len(documents) == len(encoded.keys):
+            ids = encoded.ids.astype(self.how.dtype)
+        else:
+            slices = [encoded.ids[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+            ids = np.concatenate(slices, dtype=self.how.dtype, casting="unsafe")
         return _Part(
             ids=ids,
-            ends=np.cumsum(lengths) if ends_here else np.empty(0, dtype=np.int64),
+            ends=np.cumsum(stops - starts) if ends_here else np.empty(0, dtype=np.int64),
             hashes=encoded.hashes[documents] if ends_here else encoded.hashes[:0],
             text_bytes=int(encoded.sizes[documents].sum()),
             counts=np.bincount(ids, minlength=self.how.vocab_size),

@@ -1,7 +1,7 @@
 """Text to a folder of tokens: `train.bin`, `val.bin`, and all that is known of them.
 
-The folder is written beside its place and renamed when it is whole, so Ctrl-C leaves nothing behind. What it was made from is noted with its
-sha256: preparing the same again takes no time, and preparing something else into it is refused unless asked for.
+The folder is written beside its place and renamed when it is whole, so Ctrl-C leaves nothing behind. What it was made from is noted
+with its sha256: preparing the same again takes no time, and preparing something else into it is refused unless asked for.
 """
 
 from __future__ import annotations
@@ -97,9 +97,14 @@ def prepare(
         _require_space(out, job)
         _remove_dead(out)
         stages = Stages()
-        with whole_folder(out, {"kind": "dataset"}) as fresh:
-            about = _fill(fresh, job, workers or usable_cores(), stages)
-            sealing = time.perf_counter()
+        try:
+            with whole_folder(out, {"kind": "dataset"}) as fresh:
+                about = _fill(fresh, job, workers or usable_cores(), stages)
+                sealing = time.perf_counter()
+        except OSError:
+            if (ready := _ready(out, job)) is None:
+                raise
+            return Prepared(out, ready, was_ready=True, took_s=time.perf_counter() - started)  # another process was faster
         stages.add("seal", sealing)
     return Prepared(out, about, took_s=time.perf_counter() - started, stages_s=stages.seconds)
 
@@ -179,7 +184,7 @@ def _ready(out: Path, job: _Job) -> dict[str, Any] | None:
 
 
 def _is_same(entry: dict[str, Any], file: SourceFile, read_at_ns: int) -> bool:
-    """A file that has its place, size and time of change is not read again, unless it was changed while it was being read or just before."""
+    """A file with the same place, size and time of change is not read again, unless it was changed just before it was read."""
     untouched = entry["path"] == str(file.path.absolute()) and entry["modified_ns"] == file.modified_ns
     if untouched and file.modified_ns < read_at_ns - 2_000_000_000:
         return True
@@ -238,7 +243,8 @@ def _fill(folder: Path, job: _Job, workers: int, stages: Stages) -> dict[str, An
     finally:
         digests.stop()
         encoder.close()
-    job.choose("encoder", encoder.name, encoder.because)
+    if encoder.because:
+        job.choose("encoder", encoder.name, encoder.because)
     _require_tokens(outcome, writers, damaged, job)
 
     started = time.perf_counter()
@@ -294,7 +300,7 @@ class _Passes:
         files_found, job = self.job.found, self.job
         if len(files_found) == 1 and files_found[0].kind == "text":
             try:
-                return AtCharacter(int(count_characters(files_found[0].path) * SINGLE_TRAIN_FRAC))
+                return self._cut(count_characters(files_found[0].path))
             except (Broken, OSError) as problem:
                 raise fault(
                     msg("this is not text that can be read: {problem}", problem=str(problem)),
@@ -311,10 +317,14 @@ class _Passes:
         if not isinstance(rule, ByHash):
             return None
         if outcome.documents - outcome.repeated == 1 and outcome.documents == 1:
-            return AtCharacter(int(self._characters() * SINGLE_TRAIN_FRAC))
+            return self._cut(self._characters())
         if outcome.few_keys and not fits(outcome.text_bytes["val"], sum(outcome.text_bytes.values()), rule.val_frac):
             return choose(np.concatenate(outcome.few_keys), np.concatenate(outcome.few_sizes), rule.val_frac)
         return None
+
+    def _cut(self, characters: int) -> AtCharacter:
+        train_frac = SINGLE_TRAIN_FRAC if self.job.val_frac is None else 1 - self.job.val_frac
+        return AtCharacter(int(characters * train_frac))
 
     def _characters(self) -> int:
         batches = read_documents(self.job.found, self.job.text_column, Damaged(), {})

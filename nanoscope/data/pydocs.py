@@ -1,15 +1,15 @@
 """The corpus that needs no download: English text that every CPython carries.
 
-The language reference of `help()`'s topics, and the docstrings of the standard library, which are taken from the sources without importing
-anything. Plain ASCII, each paragraph once (topics repeat each other), a module or topic per document; about 1.5 MB. It is the same on every machine
-with the same Python.
+The language reference of `help()`'s topics, and the docstrings of the standard library, which are taken from the sources without
+importing anything. Plain ASCII, each paragraph once (topics repeat each other), a module or topic per document; about 1.5 MB. It is
+the same on every machine with the same Python.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import json
+import os
 import re
 import sysconfig
 import warnings
@@ -19,7 +19,7 @@ from pathlib import Path
 from nanoscope.errors import fault
 from nanoscope.message import msg
 
-VERSION = 1  # of how the text is put together
+VERSION = 2  # of how the text is put together
 PASSED_OVER = frozenset(
     """test tests idlelib lib2to3 site-packages dist-packages turtledemo tkinter ensurepip __pycache__ pydoc_data distutils encodings
     lib-dynload __phello__ msilib""".split()
@@ -53,15 +53,13 @@ def _topics() -> Iterator[tuple[str, str]]:
 
 def _modules() -> Iterator[tuple[str, str]]:
     library = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(library.rglob("*.py")):
-        inside = path.relative_to(library)
-        if PASSED_OVER.intersection(inside.parts) or inside.parts[0].startswith("config-"):
-            continue
-        source = path.read_bytes()
-        if not _is_worth_parsing(source):
-            continue
-        name = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
-        yield name, "\n\n".join(_docstrings(_parsed(source), name))
+    for folder, below, files in os.walk(library):
+        below[:] = sorted(name for name in below if name not in PASSED_OVER and not name.startswith("config-"))
+        for path in (Path(folder) / file for file in sorted(files) if file.endswith(".py")):
+            source = path.read_bytes()
+            if _is_worth_parsing(source):
+                name = ".".join(path.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
+                yield name, "\n\n".join(_docstrings(_parsed(source), name))
 
 
 def _parsed(source: bytes) -> ast.Module:
@@ -80,7 +78,7 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[str]:
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         text = ast.get_docstring(node)
         if text:
-            yield f"{name}{_signature(node)}\n\n{inspect.cleandoc(text)}"
+            yield f"{name}{_signature(node)}\n\n{text}"
         for child in node.body:
             if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield from _docstrings(child, f"{name}.{child.name}")

@@ -19,7 +19,8 @@ from nanoscope.errors import require
 def read_parquet(path: Path, column: str | None, damaged: Damaged) -> Iterator[Batch]:
     arrow, parquet = require("pyarrow", "data"), require("pyarrow.parquet", "data")
     try:
-        file = parquet.ParquetFile(path, memory_map=True)
+        # Read through a small buffer: a mapped file would count as our memory, page by page.
+        file = parquet.ParquetFile(path, buffer_size=1 << 20)
     except (arrow.ArrowException, OSError) as error:
         damaged.row(str(path), f"not a readable parquet file: {_first_line(error)}")
         return
@@ -57,7 +58,7 @@ def _documents(array: Any, place: str, first_row: int, damaged: Damaged, read_by
         damaged.empty += int(np.count_nonzero(empty & ~nulls))
     else:
         damaged.empty += int(np.count_nonzero(empty))
-    bad = _not_utf8(text, bounds)
+    bad = _not_utf8(array, text, bounds, arrow)
     for row, reason in bad.items():
         damaged.row(f"{place} row {first_row + row:,}", reason)
     if bad or np.any(np.diff(bounds) > LONG_BYTES):
@@ -89,23 +90,17 @@ def _buffers(array: Any, arrow: Any) -> tuple[np.ndarray, np.ndarray]:
     return text[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
-def _not_utf8(text: np.ndarray, bounds: np.ndarray) -> dict[int, str]:
+def _not_utf8(array: Any, text: np.ndarray, bounds: np.ndarray, arrow: Any) -> dict[int, str]:
     """Rows that are not UTF-8: parquet does not check what a writer called a string."""
-    whole = text.tobytes()
-    if whole.isascii():
-        return {}
     try:
-        whole.decode()
-        # Whole by chance does not mean each row is: a character may not run over a bound.
-        inner = bounds[1:-1]
-        if not np.any(text[inner[inner < len(text)]] & 0xC0 == 0x80):
-            return {}
-    except UnicodeDecodeError:
+        array.validate(full=True)
+        return {}
+    except arrow.ArrowInvalid:
         pass
     bad = {}
     for row in range(len(bounds) - 1):
         try:
-            whole[bounds[row] : bounds[row + 1]].decode()
+            text[bounds[row] : bounds[row + 1]].tobytes().decode()
         except UnicodeDecodeError as error:
             bad[row] = f"not UTF-8 at byte {error.start:,}"
     return bad

@@ -1,7 +1,7 @@
 """What the user named, as a list of files in a fixed order, and the documents in them.
 
-A folder stands for all files below it, in the order of their paths; names that begin with a dot are passed over. `.jsonl` and `.parquet` are tables
-(a row is a document), everything else is text (a file is a document); each may end in `.gz` or `.zst`.
+A folder stands for all files below it, in the order of their paths; names that begin with a dot are passed over. `.jsonl` and
+`.parquet` are tables (a row is a document), everything else is text (a file is a document); each may end in `.gz` or `.zst`.
 """
 
 from __future__ import annotations

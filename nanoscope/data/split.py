@@ -1,8 +1,9 @@
 """Which documents are for validation.
 
-By the document's hash, so that the answer depends on nothing but the document: not on the order of the files, the size of a batch, or which of many machines
-meets it; and equal documents are never on both sides. A single document is cut at nine tenths of its characters, as nanoGPT does.
-Where documents are few and uneven, chance would give a val split far too large or empty, and the documents are chosen to fit.
+By the document's hash, so that the answer depends on nothing but the document: not on the order of the files, the size of a batch,
+or which of many machines meets it; and equal documents are never on both sides. A single document is cut at nine tenths of its
+characters, as nanoGPT does. Where documents are few and uneven, chance would give a val split far too large or empty, and the
+documents are chosen to fit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads nanoGPT's meta.pkl without running anything in it.
 
-A pickle is a program, and Python's own reader runs it: a meta.pkl from a stranger could delete files, or ask for all memory. This reader knows only
-the instructions that build numbers, strings, lists, tuples, sets and dicts, and refuses the file at the first one that names a function
-or a class. It never allocates more than the file is long, and gives up on files that no tokenizer can need.
+A pickle is a program, and Python's own reader runs it: a meta.pkl from a stranger could delete files, or ask for all memory. This
+reader knows only the instructions that build numbers, strings, lists, tuples, sets and dicts, and refuses the file at the first one
+that names a function or a class. It never allocates more than the file is long, and gives up on files that no tokenizer can need.
 """
 
 from __future__ import annotations
