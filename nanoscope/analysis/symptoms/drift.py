@@ -40,9 +40,9 @@ SHAPES_TIME = re.compile(r"window|seq|context|block|batch|length", re.IGNORECASE
 def look(case: Case) -> Iterator[Finding | NotChecked]:
     rows = np.flatnonzero(ordinary(case))
     took, at = case.steps.took_s[rows], case.steps.step[rows]
-    if len(took) < 8:
+    if len(took) < 6:
         if np.isfinite(case.steps.took_s).any():
-            yield NotChecked("throttling_suspected", msg("there are fewer than 8 ordinary iterations with a time"))
+            yield NotChecked("throttling_suspected", msg("there are fewer than 6 ordinary iterations with a time"))
         return
     by_design = _grows_by_design(case)
     spread = at[-1] - at[0]
@@ -51,7 +51,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         first, last = took[: max(3, len(took) // 4)], took[-max(3, len(took) // 4) :]
     ratio = float(np.median(last) / np.median(first))
     slope = trend(at, took)
-    if slope is None or not slope.is_rising:
+    if slope is None or slope.low <= 0 or slope.p > 0.1:
         return
     if by_design is not None and ratio > 1.01:
         yield _by_design(case, rows, first, last, by_design)

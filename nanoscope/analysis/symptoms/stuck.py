@@ -22,6 +22,7 @@ the initialisation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,7 +58,7 @@ def _unigram(case: Case) -> Iterator[Finding | NotChecked]:
     tokens = case.tokens_at(int(x[-1])) if len(x) else None
     is_early = not len(x) or x[-1] < UNIGRAM_STEPS[case.is_char] or (not case.is_char and tokens is not None and tokens < FEW_TOKENS)
     if len(y) < 5 or is_early:
-        stated = case.number("plateau_loss")
+        stated = _stated_loss(case)
         if stated is not None and band[0] <= stated <= band[1] and not len(y):
             yield _collapsed(case, stated, band, msg("as stated in the config"), None)
         return
@@ -71,6 +72,15 @@ def _unigram(case: Case) -> Iterator[Finding | NotChecked]:
     if slope is not None and slope.is_falling and fall > 0.15:
         return
     yield _collapsed(case, float(np.median(tail_y)), band, places.steps(tail_x[0], tail_x[-1]), int(tail_x[0]))
+
+
+def _stated_loss(case: Case) -> float | None:
+    """Where the config says in words at which loss the run stands: "~7.81 +- 0.5"."""
+    for key in ("plateau_loss", "loss_after", "final_loss", "current_loss"):
+        found = re.match(r"[~≈ ]*(\d+(?:\.\d+)?)", str(case.run.get(key) or ""))
+        if found:
+            return float(found[1])
+    return None
 
 
 def unigram_band(case: Case) -> tuple[float, float] | None:

@@ -51,7 +51,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         msg("{updates:count} updates x {per:tokens} tokens ({how})", updates=updates, per=per_update.value, how=per_update.how),
         "tokens",
     )
-    by_devices = round(ratio) if 1.5 < ratio <= 1024 and abs(ratio / round(ratio) - 1) < 0.05 else None
+    by_devices = next((count for count in (2, 4, 8, 16, 32, 64, 128, 256) if abs(ratio / count - 1) < 0.1), None)
     claim = (
         msg("the stated tokens are {count:count} times the product: that many devices would explain it", count=by_devices)
         if by_devices is not None and devices is None
