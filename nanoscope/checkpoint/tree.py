@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TENSOR = "$tensor"  # {"$tensor": "state.0.exp_avg"} stands where a tensor was
+TENSOR = "$tensor"  # {"$tensor": "state/~0/exp_avg"} stands where a tensor was
 PAIRS = "$pairs"  # a dict with keys that are not strings, as a list of pairs
 TUPLE = "$tuple"
 
@@ -17,19 +17,24 @@ def split(tree: Any, path: str = "") -> tuple[Any, dict[str, Tensor]]:
     if isinstance(tree, Tensor):
         return {TENSOR: path}, {path: tree}
     if isinstance(tree, dict):
-        parts = [(key, *split(value, f"{path}.{key}" if path else str(key))) for key, value in tree.items()]
+        parts = [(key, *split(value, f"{path}/{_named(key)}" if path else _named(key))) for key, value in tree.items()]
         tensors = {name: tensor for _, _, found in parts for name, tensor in found.items()}
         if all(isinstance(key, str) for key in tree):
             return {key: plain for key, plain, _ in parts}, tensors
         return {PAIRS: [[key, plain] for key, plain, _ in parts]}, tensors
     if isinstance(tree, (list, tuple)):
-        items = [split(value, f"{path}.{number}") for number, value in enumerate(tree)]
+        items = [split(value, f"{path}/{number}") for number, value in enumerate(tree)]
         tensors = {name: tensor for _, found in items for name, tensor in found.items()}
         plain = [item for item, _ in items]
         return ({TUPLE: plain} if isinstance(tree, tuple) else plain), tensors
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree, {}
     raise TypeError(f"{path}: a {type(tree).__name__} cannot be saved")
+
+
+def _named(key: object) -> str:
+    """A key as part of a path that no other key has: 1 and "1" differ, and a key with a slash is one part."""
+    return key.replace("~", "~~").replace("/", "~s") if isinstance(key, str) else f"~{key}"
 
 
 def join(plain: Any, tensors: dict[str, Tensor]) -> Any:

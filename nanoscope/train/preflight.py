@@ -92,7 +92,7 @@ def token_ids_fit(dataset: Dataset, vocab_size: int) -> Seen:
                 "the token files hold id {largest:count}, and the vocabulary has only {size:count} tokens (0 to {last:count})",
                 largest=largest, size=vocab_size, last=vocab_size - 1,
             ),
-            where=msg("dataset {name:code}", name=str(getattr(dataset, "folder", ""))),
+            where=msg("dataset {name:code}", name=dataset.name),
             fix=msg("prepare the data again, or check that the tokenizer beside it is the one that it was made with"),
         )  # fmt: skip
     return Seen(largest, vocab_size - 1)

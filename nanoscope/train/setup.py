@@ -49,6 +49,8 @@ def set_up(
 ) -> Workshop:
     """Builds the trainee and brings it to where the run begins."""
     checkpoint = beginning.checkpoint
+    for choice in dataset.chosen:
+        tell(Chosen(what=str(choice["what"]), value=choice["value"], because=str(choice["because"])))
     remembered = checkpoint.state["choices"] if checkpoint else {}
     machine = with_peak(choose_machine(config, tell, remembered))
     vocab_size = choose_vocab_size(config, dataset, tell)
@@ -109,17 +111,13 @@ def make_feed(config: Config, tokens: np.ndarray, device: torch.device) -> Feed:
 
 
 def refuse_other_tokenizer(state: Mapping[str, Any], dataset: Dataset) -> None:
-    known, given = state["data"].get("tokenizer_fingerprint"), tokenizer_fingerprint(dataset)
+    known, given = state["data"].get("tokenizer_fingerprint"), dataset.tokenizer_fingerprint
     if known and given and known != given:
         raise fault(
             msg("the data was made with another tokenizer than the one that the checkpoint was trained with"),
-            where=msg("dataset {name:code}", name=str(getattr(dataset, "folder", ""))),
+            where=msg("dataset {name:code}", name=dataset.name),
             fix=msg("use the data of the first run, or prepare this text with the same tokenizer"),
         )
-
-
-def tokenizer_fingerprint(dataset: Dataset) -> str:
-    return str(getattr(dataset.tokenizer, "fingerprint", ""))
 
 
 def facts_of(workshop: Workshop, dataset: Dataset, came_from: Mapping[str, str], preset: str, parent: Any) -> dict[str, Any]:
@@ -145,8 +143,8 @@ def facts_of(workshop: Workshop, dataset: Dataset, came_from: Mapping[str, str],
 
 def data_facts(dataset: Dataset) -> dict[str, Any]:
     return {
-        "name": str(getattr(dataset, "folder", "")), "fingerprint": dataset.fingerprint,
-        "tokenizer_fingerprint": tokenizer_fingerprint(dataset), "vocab_size": int(dataset.vocab_size),
+        "name": dataset.name, "folder": str(dataset.folder), "fingerprint": dataset.fingerprint,
+        "tokenizer_fingerprint": dataset.tokenizer_fingerprint, "vocab_size": int(dataset.vocab_size),
         "train_tokens": len(dataset.train), "val_tokens": len(dataset.val), "facts": dict(dataset.facts),
     }  # fmt: skip
 
@@ -183,5 +181,4 @@ def tokenizer_writer(dataset: Dataset) -> Callable[[Path], None] | None:
 
 def bytes_per_token(dataset: Dataset, split: str) -> float | None:
     """Bytes of text behind a token of the split, for bits per byte; None where the data does not say."""
-    size, count = dataset.facts.get(f"{split}_bytes"), len(getattr(dataset, split))
-    return size / count if size else None
+    return dataset.facts.get("val_bytes_per_token" if split == "val" else "bytes_per_token")

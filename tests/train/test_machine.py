@@ -1,0 +1,64 @@
+"""What the machine is and could do, and who decided it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from small import but
+
+from nanoscope.errors import UserError
+from nanoscope.record.events import Chosen
+from nanoscope.train.machine import choose_machine, measured_peak, usable_cores, with_peak
+
+
+def test_what_was_left_to_the_program_is_told_with_a_reason():
+    told: list[Chosen] = []
+    machine = choose_machine(but(device="auto", dtype="auto", threads=None), told.append)
+    assert {event.what for event in told} == {"device", "dtype", "threads"}
+    assert all(event.because for event in told)
+    assert machine.threads >= 1
+
+
+def test_what_was_asked_for_is_not_told_as_a_choice():
+    told: list[Chosen] = []
+    choose_machine(but(), told.append)
+    assert not told
+
+
+def test_a_resumed_run_keeps_its_threads_and_precision():
+    machine = choose_machine(but(dtype="auto", threads=None), lambda event: None, {"dtype": "bfloat16", "threads": 3})
+    assert (machine.dtype, machine.threads) == ("bfloat16", 3)
+
+
+@pytest.mark.parametrize("name", ["cuda:7", "tpu", "nonsense"])
+def test_a_device_that_is_not_there_is_one_clear_message(name: str):
+    with pytest.raises(UserError) as refusal:
+        choose_machine(but(device=name), lambda event: None)
+    assert name in str(refusal.value)
+    assert len(refusal.value.faults) == 1
+
+
+def test_the_measured_peak_is_at_least_what_a_matmul_here_reaches():
+    machine = choose_machine(but(), lambda event: None)
+    a = torch.randn(512, 512)
+    best_s = float("inf")
+    for _ in range(10):
+        started_at_s = time.perf_counter()
+        a @ a
+        best_s = min(best_s, time.perf_counter() - started_at_s)
+    peak = measured_peak(machine)
+    assert peak > 0.3 * 2 * 512**3 / best_s
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_precision_that_is_only_imitated_does_not_take_long_to_measure(dtype: str):
+    machine = choose_machine(but(dtype=dtype), lambda event: None)
+    started_at_s = time.perf_counter()
+    assert with_peak(machine).peak_flops
+    assert time.perf_counter() - started_at_s < 5
+
+
+def test_cores_that_may_be_used_are_counted():
+    assert 1 <= usable_cores() <= 1024

@@ -1,0 +1,109 @@
+"""What an update is: the mean gradient over the whole batch, however it is cut."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from small import SMALL, but, events_of, losses_of, recorded, steps_of
+
+from nanoscope.checkpoint import load
+from nanoscope.data.store import Dataset
+from nanoscope.record.layout import checkpoint_folder
+from nanoscope.sizing import rate_at
+
+
+def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load(checkpoint_folder(run, step)).model
+
+
+def test_one_micro_batch_of_16_and_16_of_one_give_the_same_update(data: Dataset, tmp_path: Path):
+    shared = {"max_iters": 3, "eval_interval": 3, "grad_clip": 0.5}
+    recorded(but(batch_size=16, gradient_accumulation_steps=1, **shared), data, tmp_path / "wide")
+    recorded(but(batch_size=1, gradient_accumulation_steps=16, **shared), data, tmp_path / "deep")
+    wide, deep = losses_of(tmp_path / "wide"), losses_of(tmp_path / "deep")
+    for step in wide:
+        assert wide[step] == pytest.approx(deep[step], rel=2e-5)
+    for name, tensor in weights(tmp_path / "wide", 3).items():
+        assert torch.allclose(tensor, weights(tmp_path / "deep", 3)[name], atol=2e-5), name
+
+
+def test_micro_batch_norms_are_those_of_the_micro_batches_own_gradients(data: Dataset, tmp_path: Path):
+    """Checked against gradients taken one by one with the first step's weights."""
+    from nanoscope.model import build
+    from nanoscope.model.loss import WithLoss
+    from nanoscope.train.feed import ShuffledFeed
+
+    config = but(gradient_accumulation_steps=4, max_iters=1, eval_interval=1)
+    run = tmp_path / "run"
+    recorded(config, data, run)
+    told = steps_of(run)[0]["micro_norms"]
+    torch.manual_seed(config.seed)
+    model = WithLoss(build(config, data.vocab_size))
+    feed = ShuffledFeed(data.train, config.block_size, config.batch_size, config.seed, torch.device("cpu"))
+    for number, norm in enumerate(told):
+        model.zero_grad(set_to_none=True)
+        model(*feed.take(number * config.batch_size)).objective.backward()
+        assert norm == pytest.approx(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item(), rel=1e-5)
+
+
+def test_the_norms_are_left_out_where_nothing_is_accumulated(data: Dataset, tmp_path: Path):
+    recorded(but(max_iters=2, eval_interval=2), data, tmp_path / "run")
+    assert all("micro_norms" not in event for event in steps_of(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("arch", ["gpt2", "modern"])
+def test_the_loss_falls_with(dtype: str, arch: str, data: Dataset, tmp_path: Path):
+    optimizer = "muon" if arch == "modern" else "adamw"
+    config = but(arch=arch, optimizer=optimizer, dtype=dtype, max_iters=60, eval_interval=60, lr_decay_iters=60, ngram_rows=64)
+    outcome = recorded(config, data, tmp_path / "run")
+    first = next(event["loss"] for event in events_of(tmp_path / "run") if event["event"] == "evaluated" and event["split"] == "val")
+    assert first == pytest.approx(math.log(11), abs=0.1)
+    assert outcome.val_loss < 0.93 * first
+
+
+def test_the_logged_rate_is_the_schedules(data: Dataset, tmp_path: Path):
+    recorded(SMALL, data, tmp_path / "run")
+    for event in steps_of(tmp_path / "run"):
+        assert event["rate"] == rate_at(SMALL, event["step"] - 1)
+
+
+def test_label_smoothing_changes_what_is_learnt_and_not_what_is_reported(data: Dataset, tmp_path: Path):
+    """The first batch loss is that of the same weights on the same tokens, so it must not know of the smoothing."""
+    recorded(but(max_iters=3, eval_interval=3), data, tmp_path / "plain")
+    recorded(but(max_iters=3, eval_interval=3, label_smoothing=0.2), data, tmp_path / "smooth")
+    plain, smooth = losses_of(tmp_path / "plain"), losses_of(tmp_path / "smooth")
+    assert plain[1][0] == smooth[1][0]
+    assert plain[1][1] != smooth[1][1]
+    assert plain[3] != smooth[3]
+
+
+def test_every_second_belongs_to_a_part(data: Dataset, tmp_path: Path):
+    outcome = recorded(but(max_iters=30, eval_interval=10, sample_interval=10, sample_tokens=20), data, tmp_path / "run")
+    assert sum(outcome.parts.values()) >= 0.99 * outcome.wall_s
+    assert sum(outcome.parts.values()) <= outcome.wall_s
+    assert all(outcome.parts[part] > 0 for part in ("data", "train", "eval", "checkpoint", "sample", "other"))
+    steps = steps_of(tmp_path / "run")
+    inside = outcome.parts["train"] + outcome.parts["data"]
+    assert sum(event["took_s"] for event in steps) == pytest.approx(inside, rel=0.05), "step times hold no evaluation and no saving"
+
+
+def test_clipping_shortens_and_is_told(data: Dataset, tmp_path: Path):
+    recorded(but(max_iters=5, eval_interval=5, grad_clip=1e-3), data, tmp_path / "run")
+    assert all(event["clipped"] for event in steps_of(tmp_path / "run"))
+    recorded(but(max_iters=5, eval_interval=5, grad_clip=0.0), data, tmp_path / "never")
+    assert not any(event.get("clipped", False) for event in steps_of(tmp_path / "never"))
+
+
+def test_the_optimizer_of_muon_and_adam_gives_each_group_its_rate(data: Dataset):
+    from nanoscope.model import build
+    from nanoscope.train.optimizers import build_optimizer, set_rate
+
+    config = but(arch="modern", optimizer="muon", learning_rate=4e-3, matrix_learning_rate=2e-2, ngram_rows=16)
+    optimizer = build_optimizer(build(config, 11), config, torch.device("cpu"))
+    set_rate(optimizer, 1e-3, config)
+    assert {group["role"]: group["lr"] for group in optimizer.param_groups}["matrix"] == pytest.approx(5e-3)
+    assert {group["role"]: group["lr"] for group in optimizer.param_groups}["embedding"] == pytest.approx(1e-3)
