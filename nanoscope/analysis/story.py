@@ -79,6 +79,8 @@ def _fall(case: Case) -> Iterator[Remark]:
     if len(steps) < 4 or not math.isfinite(losses[0]):
         return
     lowest = float(np.min(losses))
+    if steps[0] > 0.1 * case.last_step:
+        return  # the way down is not in this source
     half = losses[0] - 0.5 * (losses[0] - lowest)
     if losses[0] - lowest <= 0.05:
         return

@@ -66,6 +66,12 @@ def faults_of(sentences: Mapping[str, str], translations: Mapping[str, str]) -> 
             yield f"other placeholders: {sentence!r} -> {translation!r}"
         elif not translation.strip():
             yield f"empty: {sentence!r}"
+        elif _indent(sentence) != _indent(translation):
+            yield f"other indentation: {sentence!r} -> {translation!r}"
+
+
+def _indent(sentence: str) -> int:
+    return len(sentence) - len(sentence.lstrip(" "))
 
 
 def _take_messages(tree: ast.Module, name: str, found: Collected) -> None:

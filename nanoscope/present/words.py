@@ -144,7 +144,7 @@ _BYTES = ((1e12, f"{TIE}TB"), (1e9, f"{TIE}GB"), (1e6, f"{TIE}MB"), (1e3, f"{TIE
 def _tokens(value: float, digits: int = 3) -> str:
     """Whole below a million, since 16,384 says more than 16.4k."""
     if abs(value) < 1e6:
-        return _count(value)
+        return f"{value:,.0f}"
     return _scaled(value, _SI, digits, keep_zeros=False)
 
 

@@ -10,7 +10,7 @@ from nanoscope.analysis.explain import explain, explain_arrived
 from nanoscope.analysis.explain.pick import SHORT
 from nanoscope.interop.logs import read_log
 from nanoscope.present.words import say
-from nanoscope.record.run import Known, Mark, Run, Words, evals_from, steps_from
+from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
 
 
 def words_of(case: Case) -> list[str]:
@@ -21,7 +21,6 @@ def made(
     losses: list[float],
     words: Words | None = None,
     known: dict[str, object] | None = None,
-    marks: tuple[Mark, ...] = (),
     **columns: list[float],
 ) -> Case:
     count = len(losses)
@@ -29,7 +28,7 @@ def made(
         {"step": np.arange(1, count + 1), "line": np.arange(1, count + 1), "printed": np.arange(count), "loss": losses, **columns}, count
     )
     facts = {key: Known(value, "given") for key, value in (known or {}).items()}
-    return Case(Run("made", words or Words("nanogpt", "last_micro_batch", "with_eval", 1), steps, evals_from({}, 0), facts, marks))
+    return Case(Run("made", words or Words("nanogpt", "last_micro_batch", "with_eval", 1), steps, evals_from({}, 0), facts))
 
 
 def test_every_line_of_a_short_paste_is_explained_in_its_order() -> None:
@@ -53,8 +52,9 @@ def test_what_a_number_means_is_said_once() -> None:
 
 def test_a_nan_is_named_and_a_missing_loss_is_not_called_one() -> None:
     nan = float("nan")
-    broken = made([4.0, 3.9, nan, nan], marks=(Mark("not_finite", 3, 3, "loss"),))
-    assert sum("the arithmetic has broken" in line for line in words_of(broken)) == 2
+    broken = words_of(made([4.0, 3.9, nan, nan], not_finite=[0.0, 0.0, 1.0, 1.0]))
+    assert sum("the arithmetic has broken" in line for line in broken) == 1
+    assert "loss nan, as before." in broken
     assert not any("broken" in line for line in words_of(made([4.0, nan, 3.8, 3.7])))
 
 
@@ -109,3 +109,17 @@ def test_a_million_updates_take_no_longer_than_a_few_seconds() -> None:
     explained = explain(case)
     assert len(explained.lines) <= SHORT
     assert time.process_time() - started_at_s < 3.0
+
+
+def test_micro_batches_are_those_that_time_and_mfu_prove() -> None:
+    lines = "".join(f"iter {k}: loss 4.0, time 1097.00ms, mfu 15.34%\n" for k in range(100, 400, 10))
+    config = {"batch_size": 12, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 50304, "dropout": 0.0}
+    said = words_of(Case(read_log(lines, config=config)))
+    assert any("the last of the 5 micro-batches of this update" in line for line in said)
+
+
+def test_an_mfu_that_fits_this_hardware_is_not_called_another_s() -> None:
+    log = "step 00004/21400 (0.02%) | loss: 8.893647 | lrm: 1.00 | dt: 989.44ms | tok/sec: 529,882 | mfu: 74.13 | total time: 0.00m\n"
+    known = {"flops_per_token": 3.49e9, "tokens_per_update": 524288, "peak_flops": 2.4946e15, "devices": 1}
+    assert any("the share of this hardware's peak, 2.49 PFLOP/s" in line for line in words_of(Case(read_log(log, config=known))))
+    assert any("which nanochat takes whatever the device is" in line for line in words_of(Case(read_log(log))))

@@ -27,7 +27,8 @@ def evaluation_remarks(context: Context, i: int) -> Iterator[Remark]:
     loss = val if math.isfinite(val) else train
     yield from _place(case, step, context.is_new("evaluation"))
     if not math.isfinite(loss):
-        yield Remark("nan", msg("The evaluation is not finite: the weights are broken."))
+        if math.isinf(loss) or np.nan_to_num(case.evals.not_finite[i]) > 0:
+            yield Remark("nan", msg("The evaluation is not finite: the weights are broken."))
         return
     if context.is_new("how evaluated"):
         yield from _measured(case, i, train, val)
@@ -254,11 +255,11 @@ def _at_its_best(known: Reference, val: float) -> Message | None:
         return None
     if val <= known.best_val + known.spread:
         return msg(
-            "The known run of this very config ({name}) has its best val loss, {best:rough_nats}, near iteration {step:count}. This is as good.",
+            "The known run of this model and data ({name}) has its best val loss, {best:rough_nats}, near iteration {step:count}. This is as good.",
             name=known.name, best=known.best_val, step=known.best_step,
         )  # fmt: skip
     return msg(
-        "The known run of this very config ({name}) has its best val loss, {best:rough_nats}, near iteration {step:count}. This is {off:rough_nats} above it.",
+        "The known run of this model and data ({name}) has its best val loss, {best:rough_nats}, near iteration {step:count}. This is {off:rough_nats} above it.",
         name=known.name, best=known.best_val, step=known.best_step, off=val - known.best_val,
     )  # fmt: skip
 
@@ -267,7 +268,7 @@ def _at_its_end(known: Reference, step: int, val: float) -> Message | None:
     if known.end_val is None or known.end_step is None:
         return None
     return msg(
-        "The known run of this very config ({name}) ends at {end:rough_nats} after {steps:count} updates; this one has {val:nats} after {step:count}.",
+        "The known run of this model and data ({name}) ends at {end:rough_nats} after {steps:count} updates; this one has {val:nats} after {step:count}.",
         name=known.name, end=known.end_val, steps=known.end_step, val=val, step=step,
     )  # fmt: skip
 

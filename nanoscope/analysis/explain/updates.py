@@ -18,6 +18,8 @@ from nanoscope.message import Message, msg
 
 USUAL_MFU = (0.30, 0.60)  # of small models on one GPU
 LARGEST_FOR_PERPLEXITY = 20.0  # beyond this e^loss says nothing to anybody
+NEARLY = 0.01  # of the learning rate's way down
+SAME_SHARE = 0.05  # printed and true MFU that agree so far are against the same peak
 SAME_MFU = 0.0006  # two printed MFUs that agree but for the rounding to two decimals, twice
 
 
@@ -82,7 +84,9 @@ def _loss(context: Context, i: int, in_full: bool) -> Iterator[Remark]:
     loss = float(case.steps.loss[i])
     if math.isnan(loss) and not context.is_broken[i]:
         return  # the source says none here
-    if not math.isfinite(loss):
+    if not math.isfinite(loss) and not context.is_new("broken"):
+        yield Remark("nan", msg("loss {loss:number}, as before.", loss=loss))
+    elif not math.isfinite(loss):
         yield Remark("nan", msg("The loss is {loss:number}: the arithmetic has broken, and what follows means nothing.", loss=loss))
     elif in_full:
         yield Remark(
@@ -104,7 +108,7 @@ def _loss(context: Context, i: int, in_full: bool) -> Iterator[Remark]:
 
 
 def _measured_on(case: Case) -> Message:
-    accumulation, micro = case.whole("gradient_accumulation_steps"), case.micro_batch_tokens
+    accumulation, micro = micro_batches(case), case.micro_batch_tokens
     kind = case.run.words.loss
     if kind == "last_micro_batch" and accumulation == 1 and micro:
         return msg("the one batch of this update, {tokens:count} tokens, {dropout}", tokens=micro, dropout=_dropout(case))
@@ -120,6 +124,15 @@ def _measured_on(case: Case) -> Message:
     if kind == "smoothed":
         return msg("the batches of the last updates, averaged, {dropout}", dropout=_dropout(case))
     return msg("a batch of the training text, {dropout}", dropout=_dropout(case))
+
+
+def micro_batches(case: Case) -> int | None:
+    """Micro-batches of one update: as time and MFU prove them, or as configured. None where the two do not fit together."""
+    per_update, micro = case.tokens_per_update, case.micro_batch_tokens
+    if per_update is None or not micro:
+        return None
+    count = per_update.value / micro
+    return round(count) if count >= 0.5 and abs(count - round(count)) < 0.02 * count else None
 
 
 def _dropout(case: Case) -> Message:
@@ -152,7 +165,7 @@ def landmarks(context: Context) -> Iterator[Remark]:
 
 def _beside_evaluation(case: Case, i: int) -> Iterator[Remark]:
     """One micro-batch beside the average of many: the reader who sees both asks which is true."""
-    accumulation = case.whole("gradient_accumulation_steps") or 1
+    accumulation = micro_batches(case) or 1
     train = np.isfinite(case.evals.train) & (case.evals.step > 0)
     if case.run.words.loss != "last_micro_batch" or accumulation < 2 or not train.any():
         return
@@ -216,6 +229,16 @@ def rate_words(case: Case, step: int, rate: float) -> Message:
         return msg("Learning rate: {rate:rate}, its peak; it begins to fall at update {begins:count}.", rate=rate, begins=plan.decay_begins)
     if step >= plan.decay_ends:
         return msg("Learning rate: {rate:rate}, the end of its decay.", rate=rate)
+    done = (plan.learning_rate - rate) / (plan.learning_rate - plan.min_lr) if plan.learning_rate > plan.min_lr else 1.0
+    if done < NEARLY:
+        return msg(
+            "Learning rate: {rate:rate}, still near its peak; it falls to {least:rate} by update {ends:count}.",
+            rate=rate,
+            least=plan.min_lr,
+            ends=plan.decay_ends,
+        )
+    if done > 1 - NEARLY:
+        return msg("Learning rate: {rate:rate}, almost at the end of its decay (update {ends:count}).", rate=rate, ends=plan.decay_ends)
     return msg(
         "Learning rate: about {rate:rough_rate}, on its way from {peak:rate} to {least:rate} at update {ends:count}.",
         rate=rate, peak=plan.learning_rate, least=plan.min_lr, ends=plan.decay_ends,
@@ -316,8 +339,10 @@ def _is_saved_before(context: Context, i: int) -> bool:
 
 def _eval_batches(case: Case, took: float, ordinary: float) -> Iterator[Remark]:
     """The cost of one evaluation batch against a training micro-batch: a forward pass is a third of it."""
-    count, accumulation = case.whole("eval_iters"), case.whole("gradient_accumulation_steps")
-    if not count or not accumulation:
+    count, accumulation = case.whole("eval_iters"), micro_batches(case)
+    if (
+        not count or not accumulation or (case.devices or 1) > 1
+    ):  # with several devices it depends on how the trainer shares the micro-batches
         return
     each = (took - ordinary) / (2 * count)
     yield Remark(
@@ -340,7 +365,7 @@ def _mfu(context: Context, i: int) -> Iterator[Remark]:
         return
     if math.isfinite(printed):
         if context.is_new("printed mfu"):
-            yield from _how_printed(case, printed)
+            yield from _how_printed(case, i, printed)
         if (sagged := _sag(context, i, printed)) is not None:
             yield Remark("mfu", sagged)
     if not context.is_slow[i] and context.is_new("true mfu"):
@@ -367,9 +392,18 @@ def _sag(context: Context, i: int, printed: float) -> Message | None:
     )  # fmt: skip
 
 
-def _how_printed(case: Case, printed: float) -> Iterator[Remark]:
+def _how_printed(case: Case, i: int, printed: float) -> Iterator[Remark]:
     assumed, trainer = case.run.words.peak_flops, trainer_name(case)
-    if assumed is None:
+    true = _share_of_peak(case, float(case.steps.took_s[i]))
+    is_own_peak = true is not None and printed > 0 and abs(true / printed - 1) < SAME_SHARE
+    if assumed is not None and case.peak is not None and is_own_peak:
+        words = msg(
+            "mfu {printed:percent}: the share of this hardware's peak, {peak:flops_per_s}, that the training uses.",
+            printed=printed,
+            peak=case.peak.value,
+        )
+        yield Remark("mfu", words)
+    elif assumed is None:
         yield Remark(
             "mfu",
             msg(
@@ -400,6 +434,13 @@ def _true_mfu(case: Case, i: int) -> Iterator[Remark]:
         yield Remark("mfu", words)
 
 
+def _share_of_peak(case: Case, took: float) -> float | None:
+    per_token, per_update = case.flops_per_token, case.tokens_per_update
+    if per_token is None or per_update is None or case.peak is None or not case.devices or not took > 0:
+        return None
+    return per_token.value * per_update.value / took / (case.peak.value * case.devices)
+
+
 def true_mfu_words(case: Case, took: float) -> Message | None:
     """What an update of that length achieves, and the share of this hardware's own peak."""
     per_token, per_update = case.flops_per_token, case.tokens_per_update
@@ -408,17 +449,17 @@ def true_mfu_words(case: Case, took: float) -> Message | None:
     achieved = per_token.value * per_update.value / took
     values: dict[str, object] = {"cost": per_token.value, "tokens": per_update.value, "took": took, "achieved": achieved}
     if case.peak is None or not case.devices:
-        return msg("Achieved: {cost:flops} per token x {tokens:count} tokens / {took:ms} = {achieved:flops_per_s}.", **values)
-    share = achieved / (case.peak.value * case.devices)
+        return msg("Achieved: {cost:flops} per token x {tokens:tokens} tokens / {took:ms} = {achieved:flops_per_s}.", **values)
+    share = _share_of_peak(case, took) or 0.0
     values |= {"share": share, "peak": case.peak.value * case.devices}
     if case.is_cpu and share <= 1:  # what is usual is known of GPUs only
         return msg(
-            "Achieved: {cost:flops} per token x {tokens:count} tokens / {took:ms} = {achieved:flops_per_s}, which is {share:share} of the {peak:flops_per_s} that this hardware can do at best.",
+            "Achieved: {cost:flops} per token x {tokens:tokens} tokens / {took:ms} = {achieved:flops_per_s}, which is {share:share} of the {peak:flops_per_s} that this hardware can do at best.",
             **values,
         )
     values["verdict"] = _verdict_on(share)
     return msg(
-        "Achieved: {cost:flops} per token x {tokens:count} tokens / {took:ms} = {achieved:flops_per_s}, which is {share:share} of the {peak:flops_per_s} that this hardware can do at best. {verdict}",
+        "Achieved: {cost:flops} per token x {tokens:tokens} tokens / {took:ms} = {achieved:flops_per_s}, which is {share:share} of the {peak:flops_per_s} that this hardware can do at best. {verdict}",
         **values,
     )
 
