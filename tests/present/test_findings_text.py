@@ -1,0 +1,87 @@
+"""Findings and faults as a user reads them, word for word."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanoscope.errors import Fault, UserError
+from nanoscope.message import msg
+from nanoscope.present import markdown, text
+from nanoscope.present.blocks import plain
+
+FINDING = Finding(
+    code="eval_dominates_time",
+    sureness="likely",
+    claim=msg("evaluations take {share:share} of the time, {total:seconds} in all", share=0.347, total=88.3),
+    evidence=(
+        Evidence(
+            msg("share of the time that evaluations take"),
+            0.347,
+            (0.01, 0.1),
+            msg("every {spacing:count} updates", spacing=250),
+            msg("recorded"),
+            "share",
+        ),
+    ),
+    change=Change(
+        msg("evaluate less often, or fewer batches"),
+        key="eval_interval",
+        old=250,
+        new=1730.0,
+        command="nanoscope train --eval_interval=1730",
+    ),
+    wrong_if=msg("the evaluations are what the run is for"),
+)
+DIAGNOSIS = SimpleNamespace(
+    findings=(FINDING,),
+    not_checked=(NotChecked("loss_spike", msg("there are too few losses")), NotChecked("constant_loss", msg("there are too few losses"))),
+)
+
+
+def test_a_finding_in_a_terminal() -> None:
+    assert (
+        text.findings(DIAGNOSIS, "en", 100)  # type: ignore[arg-type]
+        == """\
+1. likely: evaluations take 34.7% of the time, 88.3 s in all (eval_dominates_time)
+   - share of the time that evaluations take: 34.7%, usual 1% to 10% (every 250 updates; recorded)
+   To do: evaluate less often, or fewer batches
+     eval_interval = 1730   # 250
+     nanoscope train --eval_interval=1730
+   This is wrong if the evaluations are what the run is for
+
+Not checked
+  - loss_spike, constant_loss: there are too few losses
+"""
+    )
+
+
+def test_a_finding_in_hindi_keeps_numbers_keys_and_commands() -> None:
+    said = text.findings(DIAGNOSIS, "hi", 100)  # type: ignore[arg-type]
+    assert "34.7%" in said and "1% से 10%" in said and "eval_interval = 1730   # 250" in said and "संभावित" in said
+
+
+def test_a_finding_in_markdown() -> None:
+    said = markdown.findings(DIAGNOSIS)  # type: ignore[arg-type]
+    assert said.startswith("### 1. evaluations take 34.7% of the time")
+    assert "```\neval_interval = 1730   # 250\nnanoscope train --eval_interval=1730\n```" in said
+    assert "- `loss_spike`: there are too few losses" in said
+
+
+def test_a_fence_is_longer_than_what_it_holds() -> None:
+    assert markdown.fenced("a ``` b") == "````\na ``` b\n````"
+
+
+def test_nothing_found_is_said() -> None:
+    assert text.findings(SimpleNamespace(findings=(), not_checked=())) == "Nothing stands out.\n\n"  # type: ignore[arg-type]
+
+
+def test_an_error_says_what_where_and_how_to_mend_it() -> None:
+    error = UserError(
+        Fault(
+            msg("there is no setting {key:code}", key="n_layr"),
+            msg("{where:code}", where="a.toml line 3"),
+            msg("did you mean {nearest:code}?", nearest="n_layer"),
+        )
+    )
+    assert plain(text.faults_blocks(error)) == "error: there is no setting n_layr\n  in: a.toml line 3\n  fix: did you mean n_layer?\n"
