@@ -256,7 +256,45 @@ def _refuse_impossible(settings: Settings, data: DataFacts) -> None:
 
 
 def _prepared(name: str) -> DataFacts | None:
-    return None
+    """Data that is already on this machine, or can be made from what Python carries."""
+    from nanoscope.data.corpora import BuiltIn, cache_folder, find_corpus, version_of
+    from nanoscope.data.sidecar import read_sidecar, tokens_file
+    from nanoscope.data.store import DATA, prepare_corpus
+
+    folders = [Path(name), Path(DATA) / name, Path(DATA) / name.replace("-", "_")]
+    corpus = find_corpus(name)
+    if corpus is not None:
+        folders.append(cache_folder() / "prepared" / (corpus.name + version_of(corpus)))
+    folder = next((each for each in folders if tokens_file(each, "train").is_file()), None)
+    if folder is None and corpus is not None and isinstance(corpus.comes_from, BuiltIn):
+        folder = prepare_corpus(corpus)
+    if folder is None:
+        return None
+    about = read_sidecar(folder)
+    if about is not None:
+        facts = about.get("facts", {})
+        return DataFacts(
+            name=name, train_tokens=about["train"]["tokens"], val_tokens=about["val"]["tokens"], vocab_size=padded_vocab(about["vocab_size"]),
+            bytes_per_token=facts.get("bytes_per_token"), unigram_nats=facts.get("unigram_nats"),
+            origin=msg("counted in {folder:code}", folder=str(folder)),
+        )  # fmt: skip
+    return _nanogpt_folder(name, folder)
+
+
+def _nanogpt_folder(name: str, folder: Path) -> DataFacts:
+    """Two bytes a token; the vocabulary is in meta.pkl, or GPT-2's."""
+    from nanoscope.data.sidecar import META, tokens_file
+    from nanoscope.data.unpickle import read_plain_pickle
+
+    sizes = {split: tokens_file(folder, split).stat().st_size // 2 for split in ("train", "val") if tokens_file(folder, split).is_file()}
+    vocab = 50257
+    if (folder / META).is_file():
+        meta = read_plain_pickle(folder / META)
+        vocab = int(meta["vocab_size"]) if isinstance(meta, dict) and isinstance(meta.get("vocab_size"), int) else vocab
+    return DataFacts(
+        name=name, train_tokens=sizes.get("train"), val_tokens=sizes.get("val"), vocab_size=padded_vocab(vocab),
+        origin=msg("counted in {folder:code}", folder=str(folder)),
+    )  # fmt: skip
 
 
 def _known_corpus(name: str) -> DataFacts | None:

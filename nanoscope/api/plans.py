@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ def remember(plan: Plan) -> None:
         for row in section.rows:
             if row.key in ROWS and row.is_known:
                 rows[row.key] = {"value": row.value, "low": row.low, "high": row.high, "source": row.source}
-    folder = cache_folder()
+    folder = plans_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.write_whole(folder / name_of(dataclasses.asdict(plan.config)), json.dumps({"machine": plan.machine.name, "rows": rows}))
@@ -45,7 +44,7 @@ def remember(plan: Plan) -> None:
 def recall(config: Mapping[str, object]) -> dict[str, Any] | None:
     """The plan that was made for these settings, if one was."""
     try:
-        found = json.loads((cache_folder() / name_of(config)).read_text(encoding="utf-8"))
+        found = json.loads((plans_folder() / name_of(config)).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) and isinstance(found.get("rows"), dict) else None
     except (OSError, ValueError):
         return None
@@ -60,6 +59,7 @@ AUTOMATIC = {"vocab_size", "chunked_head", "compile", "threads", "device", "dtyp
 """Settings that `auto` leaves to the program: a plan and its run may write them differently."""
 
 
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "nanoscope" / "plans"
+def plans_folder() -> Path:
+    from nanoscope.data.corpora import cache_folder
+
+    return cache_folder() / "plans"
