@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanoscope.api.folders import as_typed
 from nanoscope.config.preset import named_preset
 from nanoscope.message import Message
 from nanoscope.present.progress import Progress
 from nanoscope.present.summary import Ending, Expected
-from nanoscope.record.layout import RUNS, checkpoint_folder
+from nanoscope.record.layout import checkpoint_folder
 
 if TYPE_CHECKING:
     from nanoscope.analysis.finding import Finding
@@ -35,11 +36,6 @@ def ending_of(
         notes=notes,
         resume=f"nanoscope train --init_from=resume --out_dir={folder}",
     )
-
-
-def as_typed(folder: Path) -> str:
-    """The shortest form in which the commands understand this run."""
-    return folder.name if folder.parent == Path(RUNS) else str(folder)
 
 
 def _best_checkpoint(folder: Path, progress: Progress) -> str:

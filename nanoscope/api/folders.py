@@ -107,6 +107,11 @@ def _unwritable(folder: Path, problem: str) -> UserError:
     )
 
 
+def as_typed(folder: Path) -> str:
+    """The shortest form in which the commands understand this run."""
+    return folder.name if folder.parent == Path(RUNS) else str(folder)
+
+
 def source_name(source: str | None, preset: str) -> str:
     """What a run is called after: its preset or its config file."""
     name = preset or (Path(source).stem if source else "run")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanoscope.cli.arguments import Parser
+from nanoscope.cli.arguments import Parser, UsageError
+from nanoscope.errors import Fault
 from nanoscope.message import Message, msg
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def run(given: Namespace) -> int:
     job = plan_job(given.source, given.overrides)
     if given.detach:
         return _detach(given, job)
-    view = given.view or ("live" if is_screen() else "lines")
+    view = chosen_view(given.view)
     ended = run_job(job, lambda progress, folder: _views(view, progress, folder, job, given.lang), _Preparing(job, given.lang))
     from nanoscope.cli.watch import print_ending
 
@@ -53,10 +55,17 @@ def exit_code(outcome: Outcome) -> int:
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
-def is_screen() -> bool:
-    import os
-
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+def chosen_view(asked: str | None) -> str:
+    is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if asked == "live" and not is_screen:
+        raise UsageError(
+            Fault(
+                msg("the live view needs a terminal"),
+                where=msg("{option:code}", option="--view=live"),
+                fix=msg("use {option:code}", option="--view=lines"),
+            )
+        )
+    return asked or ("live" if is_screen else "lines")
 
 
 class _Preparing:
@@ -92,9 +101,10 @@ def _views(view: str, progress: Progress, folder: Path, job: Job, lang: str) -> 
         return [LineView(progress, sys.stdout, folder=str(folder), log_interval=job.settings.config.log_interval, lang=lang)]
     from rich.console import Console
 
+    from nanoscope.api.folders import as_typed
     from nanoscope.present.live import LiveView
 
-    hint = msg("Ctrl-C saves and stops · from any terminal: {watch:code}", watch=f"nanoscope watch {folder.name}")
+    hint = msg("Ctrl-C saves and stops · from any terminal: {watch:code}", watch=f"nanoscope watch {as_typed(folder)}")
     return [LiveView(progress, Console(), hint=hint, lang=lang)]
 
 

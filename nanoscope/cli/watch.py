@@ -44,10 +44,10 @@ def run(given: Namespace) -> int:
         )
     from nanoscope.api.folders import find_run
     from nanoscope.api.watching import Watching
-    from nanoscope.cli.train import is_screen
+    from nanoscope.cli.train import chosen_view
 
     watching = Watching(find_run(given.run).folder)
-    view = given.view or ("live" if is_screen() else "lines")
+    view = chosen_view(given.view)
     try:
         _follow(watching, view, given.lang)
     except KeyboardInterrupt:
@@ -75,12 +75,13 @@ def _follow(watching: Watching, view: str, lang: str) -> None:
 def _follow_live(watching: Watching, lang: str) -> None:
     from rich.console import Console
 
+    from nanoscope.api.folders import as_typed
     from nanoscope.present.live import LiveView
 
     watching.catch_up()
     if watching.is_over:
         return
-    hint = msg("Ctrl-C leaves the view; the training goes on · {stop:code} stops it", stop=f"nanoscope stop {watching.folder.name}")
+    hint = msg("Ctrl-C leaves the view; the training goes on · {stop:code} stops it", stop=f"nanoscope stop {as_typed(watching.folder)}")
     live = LiveView(watching.progress, Console(), hint=hint, lang=lang, state=watching.state)
     try:
         while not watching.is_over:

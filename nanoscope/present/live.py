@@ -38,6 +38,14 @@ STATES = {
 }  # fmt: skip
 
 
+CHECKS = {
+    "token_ids": (msg("largest token id"), "count"), "first_loss": (msg("first loss"), "nats"),
+    "train_val_overlap": (msg("val text that train holds too"), "share"), "causal_leak": (msg("what a token sees of the future"), "number"),
+    "parameters_change": (msg("parameters that an update moves"), "share"), "checkpoint_rehearsal": (msg("checkpoint rehearsal"), "bytes"),
+}  # fmt: skip
+"""Names of the pre-flight checks in words, and the kind of their numbers."""
+
+
 class LiveView:
     """A listener: takes events as they come, and redraws on `tick`. Only one thread may use it."""
 
@@ -223,7 +231,7 @@ class _View:
         span = max(4, width - margin - 1)
         columns = columns_of(it.curve.steps, losses, 0, last, span * per_cell)
         low, high = _edges(columns, marks, last)
-        labels = [self.show(round(value, 2), "about")[: margin - 1] for value in (high, low)]
+        labels = [self.show(value, "rough_nats")[: margin - 1] for value in (high, low)]
         lines = [list(line.ljust(span)[:span]) for line in draw(columns, rows, low, high, plain=self.plain)]
         dots = {(row_of(val, low, high, rows), min(span - 1, int(step / last * span))) for step, val in marks}
         drawn: list[Row] = []
@@ -261,7 +269,7 @@ class _View:
     def _table_row(self, row: Evaluation, best: Evaluation | None) -> tuple[str, str, str, str]:
         note = ""
         if math.isfinite(row.val_se):
-            note = "± " + self.show(round(row.val_se, 4), "number")
+            note = "± " + self.show(row.val_se, "nats")
         if best is not None and row.step == best.step:
             note = " ".join(filter(None, (note, self.say(msg("best")))))
         return self.show(row.step, "count"), self.show(row.train, "nats"), self.show(row.val, "nats"), note
@@ -272,12 +280,12 @@ class _View:
         it = self.it
         lines: list[Row] = []
         for check in it.checks:
-            said = [("  ok  ", GOOD), (check.check, "")]
+            name, kind = CHECKS.get(check.check, (None, "number"))
+            said = [("  ok  ", GOOD), (check.check if name is None else self.say(name), "")]
             if check.seen is not None:
-                seen = show(float(check.seen), "number", self.lang)
-                said.append((f"  {seen}", ACCENT))
+                said.append((f"  {self.show(float(check.seen), kind)}", ACCENT))
             if check.usual is not None:
-                said.append(("  " + self.say(msg("usual {usual:number}", usual=float(check.usual))), DIM))
+                said.append(("  " + self.say(msg("usual {usual}", usual=self.show(float(check.usual), kind))), DIM))
             lines.append(said)
         for chosen in it.chosen:
             lines.append([("  ", ""), (f"{chosen.what} = {chosen.value}", ""), (f"  {chosen.because}", DIM)])
@@ -289,10 +297,8 @@ class _View:
         it = self.it
         if not it.recent:
             return []
-        facts = [
-            self.show(it.tokens_per_s, "tokens_per_s"),
-            self.say(msg("{took:seconds} a step", took=it.update_s)),
-        ]
+        facts = [self.show(it.tokens_per_s, "tokens_per_s")] if math.isfinite(it.tokens_per_s) else []
+        facts.append(self.say(msg("{took:seconds} a step", took=it.update_s)))
         row: Row = [(_right(self.say(msg("speed")), 0) + "  ", STRONG), (" · ".join(facts), "")]
         if math.isfinite(it.mfu_frac):
             mfu = msg("MFU {mfu:share} of {peak:flops_per_s}", mfu=it.mfu_frac, peak=it.about.peak_flops)

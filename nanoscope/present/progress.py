@@ -103,8 +103,8 @@ class Progress:
 
     @property
     def tokens_per_s(self) -> float:
-        seconds = sum(took for _, took in self.recent)
-        return sum(tokens for tokens, _ in self.recent) / seconds if seconds else math.nan
+        tokens, seconds = sum(count for count, _ in self.recent), sum(took for _, took in self.recent)
+        return tokens / seconds if tokens and seconds else math.nan
 
     @property
     def update_s(self) -> float:
@@ -225,6 +225,23 @@ def _checkpoint_saved(it: Progress, event: e.CheckpointSaved) -> None:
     it.interruption_s += event.stall_s
 
 
+def _logged(it: Progress, event: e.Logged) -> None:
+    """From a loop that is not ours: what it told, under the names that such loops use."""
+    it.step = event.step
+    said = {name: number for name, value in event.values.items() if (number := _finite(value)) is not None}
+    for name in ("loss", "train_loss", "train/loss"):
+        if name in event.values:
+            it.loss = said.get(name, math.nan)
+            it.curve.add(event.step, it.loss)
+            break
+    it.rate = next((said[name] for name in ("lr", "rate", "learning_rate") if name in said), it.rate)
+    if said.get("took_s", 0.0) > 0:
+        tokens = int(said.get("tokens", it.about.tokens_per_update or 0))
+        it.tokens += tokens
+        it.recent.append((tokens, said["took_s"]))
+        it.parts["train"] += said["took_s"]
+
+
 def _compiled(it: Progress, event: e.Compiled) -> None:
     it.parts["compile"] += event.took_s
 
@@ -291,6 +308,7 @@ _HANDLERS: dict[type, Callable[[Progress, Any], None]] = {
     e.Evaluated: _evaluated,
     e.CheckpointSaved: _checkpoint_saved,
     e.Compiled: _compiled,
+    e.Logged: _logged,
     e.SampleWritten: _sample_written,
     e.RunEnded: _run_ended,
     e.CheckPassed: lambda it, event: it.checks.append(event),
@@ -313,6 +331,14 @@ _HANDLERS: dict[type, Callable[[Progress, Any], None]] = {
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _finite(value: object) -> float | None:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _whole(value: object) -> int | None:

@@ -180,6 +180,44 @@ def started(words: list[str], here: Path) -> subprocess.Popen:
     )
 
 
+def in_a_terminal(words: list[str], here: Path, rows: int, columns: int) -> tuple[subprocess.Popen, int]:
+    """The command with a terminal of that size, and the end of it that a person would sit at."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    environ = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nanoscope", *words], cwd=here, stdin=theirs, stdout=theirs, stderr=theirs, env=environ,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(theirs)
+    return process, ours
+
+
+class Reading:
+    """All that a terminal has been sent so far."""
+
+    def __init__(self, terminal: int):
+        self._terminal, self._seen = terminal, b""
+
+    def text(self, until_closed: bool = False) -> str:
+        import select
+
+        while until_closed or select.select([self._terminal], [], [], 0)[0]:
+            try:
+                piece = os.read(self._terminal, 65536)
+            except OSError:  # the other side has gone
+                break
+            if not piece:
+                break
+            self._seen += piece
+        return self._seen.decode(errors="replace")
+
+
 def wait_until(true, seconds: float = 60.0) -> None:
     until_s = time.monotonic() + seconds
     while not true():
@@ -187,18 +225,23 @@ def wait_until(true, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
-def test_ctrl_c_saves_and_says_how_to_go_on(here: Path):
-    process = started(["train", *SETTINGS, "--out_dir=out", "--max_iters=1000000"], here)
-    wait_until(lambda: (here / "out" / EVENTS_FILE).exists() and len(steps_in(here / "out")) > 3)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    found = re.search(r"# out was stopped and saved at step ([\d,]+), after ", out)
-    assert found
-    assert "#   nanoscope train --init_from=resume --out_dir=out" in out.splitlines()
-    step = int(found[1].replace(",", ""))
-    assert (here / "out" / "checkpoints" / f"step-{step:06d}").is_dir()
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pty there")
+def test_in_a_terminal_there_is_a_live_view_and_ctrl_c_saves(here: Path):
+    words = ["train", *SETTINGS, "--out_dir=out", "--max_iters=1000000", "--eval_interval=50"]
+    process, terminal = in_a_terminal(words, here, rows=24, columns=80)
+    shown = Reading(terminal)
+    wait_until(lambda: "step 1" in shown.text() and "tokens/s" in shown.text())
+    os.write(terminal, b"\x03")
+    process.wait(timeout=60)
+    text = shown.text(until_closed=True)
+    assert process.returncode == 130
+    assert "─" in text and "Ctrl-C saves and stops · from any terminal: nanoscope watch out" in text
+    after = text.rpartition("\x1b[?25h")[2]  # the cursor is back; what follows stays on the screen
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", after).replace("\r", "")
+    found = re.search(r"^out was stopped and saved at step ([\d,]+), after ", plain, re.MULTILINE)
+    assert found, plain
+    assert "  nanoscope train --init_from=resume --out_dir=out" in plain.splitlines()
+    assert (here / "out" / "checkpoints" / f"step-{int(found[1].replace(',', '')):06d}").is_dir()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sessions are others there")
@@ -220,6 +263,9 @@ def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys
         watching = started(["watch", "quickstart-1"], here)
         wait_until(lambda: len(steps_in(run)) > 10)
         capsys.readouterr()
+        for word in ("--init_from=resume", "--overwrite=True"):
+            assert main(["train", *SETTINGS, "--out_dir=runs/quickstart-1", word]) == 1
+            assert capsys.readouterr().err.startswith(f"error: process {pid} is already training in runs/quickstart-1\n")
         assert main(["stop", "quickstart-1"]) == 0
         said = capsys.readouterr().out.splitlines()
         found = re.fullmatch(r"quickstart-1 has stopped; step ([\d,]+) is saved", said[0])
@@ -243,16 +289,3 @@ def test_a_detached_run_that_cannot_start_says_why_at_once(here: Path):
     assert done.returncode == 1
     assert done.stderr.startswith("error: there is no dataset nowhere\n")
     assert not list(here.glob("runs/*"))
-
-
-def test_a_second_process_may_not_train_in_the_same_folder(here: Path, capsys):
-    process = started(["train", *SETTINGS, "--out_dir=out", "--max_iters=1000000"], here)
-    try:
-        wait_until(lambda: (here / "out" / EVENTS_FILE).exists() and steps_in(here / "out"))
-        for words in (["--init_from=resume"], ["--overwrite=True"]):
-            assert main(["train", *SETTINGS, "--out_dir=out", *words]) == 1
-            assert capsys.readouterr().err.startswith(f"error: process {process.pid} is already training in out\n")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    assert process.returncode == 143
