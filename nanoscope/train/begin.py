@@ -31,7 +31,8 @@ class Beginning:
         return self.checkpoint.folder.name if self.checkpoint and self.is_resumed else ""
 
 
-def find_beginning(config: Config, run: Path, tell: Callable[[Event], None]) -> Beginning:
+def find_beginning(config: Config, run: Path, tell: Callable[[Event], None], *, has_weights: bool = False) -> Beginning:
+    """`has_weights`: the caller brings the weights that `init_from` names."""
     require_writable(run)
     if config.init_from == "resume":
         return _resume(config, run, tell)
@@ -46,9 +47,17 @@ def find_beginning(config: Config, run: Path, tell: Callable[[Event], None]) -> 
             )  # fmt: skip
         aside = move_aside(run)
         tell(Chosen(what="old run moved to", value=str(aside), because="overwrite=True"))
+    if config.init_from == "scratch" or has_weights:
+        return Beginning(None, False, None, ())
     named = _branch_point(config.init_from)
     if named is None:
-        return Beginning(None, False, None, ())
+        raise fault(
+            msg("init_from = {value:code} is nothing to start from", value=config.init_from),
+            fix=msg(
+                "use {one:code}, {other:code}, the name of a run with or without a step, or a GPT-2 checkpoint",
+                one="scratch", other="resume",
+            ),
+        )  # fmt: skip
     return _branch(config, *named)
 
 

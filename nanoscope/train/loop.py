@@ -73,7 +73,7 @@ def train(
     """
     clock = Clock()
     early = _Buffer()  # nothing is recorded before it is certain that the run can begin
-    beginning = find_beginning(config, run, early)
+    beginning = find_beginning(config, run, early, has_weights=initial is not None)
     with listening(run / STOP_FILE) as stop, training_here(run):
         workshop = set_up(config, dataset, beginning, early, initial)
         loop = Loop(workshop, dataset, run, early, clock, stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import platform
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -56,6 +57,8 @@ def set_up(
     vocab_size = choose_vocab_size(config, dataset, tell)
     chunked = choose_chunked(config, vocab_size, tell, remembered.get("chunked_head"))
     torch.manual_seed(config.seed)
+    random.seed(config.seed)  # for models that draw from these; they start differently in each process otherwise
+    np.random.seed(config.seed % 2**32)
     model = build(config, vocab_size)
     if initial is not None:
         fill(model, dict(initial), msg("the weights of {name:code}", name=config.init_from))

@@ -1,0 +1,117 @@
+"""Writing with a cache is writing without one, only faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from nanoscope.config.fields import Config
+from nanoscope.model import build
+from nanoscope.model.generate import PARTS, WEIGHTS_AT_LEAST, Taste, draw, fast_rows, generate
+
+SMALL = Config(n_layer=2, n_head=2, n_embd=32, block_size=24, dropout=0.1, ngram_rows=64)
+TASTES = [Taste(), Taste(temperature=0.7, top_k=5), Taste(top_p=0.8), Taste(temperature=0), Taste(1.3, 10, 0.9)]
+
+
+def model_of(arch: str, **changes) -> tuple[nn.Module, Config]:
+    torch.manual_seed(0)
+    config = replace(SMALL, arch=arch, **changes)
+    model = build(config, 19)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model, config
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "modern"])
+@pytest.mark.parametrize("taste", TASTES, ids=str)
+def test_cached_equals_uncached_token_for_token_up_to_block_size(arch: str, taste: Taste):
+    model, config = model_of(arch)
+    for start in (1, 2, 3, 10):
+        prompt = torch.randint(19, (3, start))
+        cached = generate(model, config, prompt, 24 - start, taste=taste)
+        assert torch.equal(cached, generate(model, config, prompt, 24 - start, taste=taste, use_cache=False))
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "modern"])
+@pytest.mark.parametrize("start", [1, 24, 40])
+def test_it_writes_past_block_size_and_keeps_half_a_window_in_view(arch: str, start: int):
+    """Beyond block_size the model sees the newest tokens, at least half a window of them: checked against reading those anew."""
+    model, config = model_of(arch)
+    prompt = torch.randint(19, (2, start))
+    seen = generate(model, config, prompt, 70, taste=Taste(temperature=0))
+    assert seen.shape == (2, start + 70)
+    assert torch.equal(seen[:, :start], prompt)
+    for place in (start + 30, start + 69):
+        choices = set()
+        for reach in range(12, 25):
+            logits = model.eval()(seen[:, place - reach : place])[:, -1]
+            choices.add(tuple(logits.argmax(-1).tolist()))
+        assert tuple(seen[:, place].tolist()) in choices
+
+
+def test_the_seed_decides_and_nothing_else_does():
+    model, config = model_of("gpt2")
+    prompt = torch.randint(19, (2, 4))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one = generate(model, config, prompt, 30, seed=1)
+    assert torch.equal(torch.get_rng_state(), before), "sampling leaves the run's random numbers alone"
+    torch.manual_seed(6)
+    assert torch.equal(one, generate(model, config, prompt, 30, seed=1))
+    assert not torch.equal(one, generate(model, config, prompt, 30, seed=2))
+
+
+def test_a_row_of_a_batch_is_written_from_its_own_prompt():
+    model, config = model_of("gpt2")
+    prompts = torch.randint(19, (4, 5))
+    together = generate(model, config, prompts, 15, taste=Taste(temperature=0))
+    for row in range(4):
+        assert torch.equal(together[row], generate(model, config, prompts[row : row + 1], 15, taste=Taste(temperature=0))[0])
+
+
+def test_top_k_and_top_p_keep_the_likeliest():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(4000, 1)
+    generator = torch.Generator().manual_seed(0)
+    assert set(draw(logits, Taste(top_k=2), generator).tolist()) == {0, 1}
+    assert set(draw(logits, Taste(top_p=0.79), generator).tolist()) == {0, 1}
+    assert set(draw(logits, Taste(top_p=0.81), generator).tolist()) == {0, 1, 2}
+    assert set(draw(logits, Taste(top_p=0.001), generator).tolist()) == {0}
+    assert set(draw(logits, Taste(temperature=0), generator).tolist()) == {0}
+    counts = torch.bincount(draw(logits, Taste(), generator), minlength=4) / 4000
+    torch.testing.assert_close(counts, torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.03, rtol=0)
+    hot = torch.bincount(draw(logits, Taste(temperature=100.0), generator), minlength=4) / 4000
+    torch.testing.assert_close(hot, torch.full((4,), 0.25), atol=0.03, rtol=0)
+
+
+def test_tokens_are_told_as_they_come_and_the_teller_may_stop():
+    model, config = model_of("gpt2")
+    model.train()
+    told: list[list[int]] = []
+    whole = generate(model, config, torch.zeros(2, 1, dtype=torch.long), 6, on_token=lambda column: told.append(column.tolist()))
+    assert whole[:, 1:].T.tolist() == told
+
+    class Enough(Exception):
+        pass
+
+    def stop(column):
+        raise Enough
+
+    with pytest.raises(Enough):
+        generate(model, config, torch.zeros(2, 1, dtype=torch.long), 6, on_token=stop)
+    assert model.training, "the model is given back as it was"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9])
+def test_large_linear_layers_give_the_same_by_parts(bias: bool, rows: int):
+    layer = nn.Linear(256, WEIGHTS_AT_LEAST // 256 // PARTS * PARTS, bias=bias)
+    x = torch.randn(rows, 1, 256)
+    wanted = layer(x)
+    with torch.no_grad(), fast_rows(nn.Sequential(layer), 1):
+        assert "forward" in layer.__dict__, "this layer is large enough to be replaced"
+        found = layer(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert "forward" not in layer.__dict__
