@@ -21,6 +21,7 @@ from nanoscope.errors import fault
 from nanoscope.message import msg
 
 MANIFEST = "manifest.json"
+SEAL = "seal"  # key of the manifest's own sha256
 UNFINISHED = ".new-"
 
 
@@ -81,7 +82,8 @@ def seal(folder: Path, facts: Mapping[str, object]) -> None:
         if path.is_file() and path.name != MANIFEST:
             sync_file(path)
             files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-    write_whole(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1))
+    manifest = {**facts, "files": files}
+    write_whole(folder / MANIFEST, json.dumps({**manifest, SEAL: _digest(manifest)}, indent=1))
     sync_folder(folder)
 
 
@@ -109,6 +111,9 @@ def damage(folder: Path, *, contents: bool = True) -> list[Damage]:
     manifest = read_manifest(folder)
     if manifest is None:
         return [Damage(MANIFEST, "missing")]
+    sealed, digest = manifest.get(SEAL), _digest({key: value for key, value in manifest.items() if key != SEAL})
+    if sealed != digest:
+        return [Damage(MANIFEST, "content", str(sealed), digest)]
     found = []
     for name, known in manifest["files"].items():
         path = folder / name
@@ -123,6 +128,11 @@ def damage(folder: Path, *, contents: bool = True) -> list[Damage]:
         except (OSError, KeyError, TypeError) as error:
             found.append(Damage(name, "unreadable", found=str(error)))
     return found
+
+
+def _digest(manifest: Mapping[str, object]) -> str:
+    """Of the manifest's own values: a bit that flips in the list of checksums must not go unseen either."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -84,3 +84,17 @@ def test_a_full_disk_is_told_before_the_work_starts(tmp_path: Path):
     files.require_free_space(tmp_path / "not" / "yet", 1, "a test")
     with pytest.raises(UserError, match="the disk has"):
         files.require_free_space(tmp_path, 10**18, "a test")
+
+
+def test_no_bit_of_the_manifest_itself_can_flip_unseen(tmp_path: Path):
+    with files.whole_folder(tmp_path / "x", {"format": 1, "step": 3}) as fresh:
+        (fresh / "w").write_text("weights")
+    path = tmp_path / "x" / files.MANIFEST
+    whole = path.read_bytes()
+    for bit in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << (bit % 8)
+        path.write_bytes(flipped)
+        assert files.damage(tmp_path / "x"), flipped
+    path.write_bytes(whole)
+    assert files.damage(tmp_path / "x") == []

@@ -183,12 +183,12 @@ def _seen(ending: Ending, lang: str) -> list[Block]:
 def _next(ending: Ending) -> list[str]:
     """Commands that make sense now, the most useful first."""
     state = ending.progress.state
-    commands = []
-    if state in ("stopped", "failed", "gone") and ending.resume:
-        commands.append(ending.resume)
-    if ending.progress.evals and ending.best_checkpoint:
-        commands.append(f"nanoscope sample {ending.run}")
-    return [*commands, f"nanoscope diagnose {ending.run}"]
+    mend = next((finding.change.command for finding in ending.findings if finding.change and finding.change.command), "")
+    resume = ending.resume if state in ("stopped", "failed", "gone") else ""
+    sample = f"nanoscope sample {ending.run}" if ending.progress.evals and ending.best_checkpoint else ""
+    diagnose = f"nanoscope diagnose {ending.run}"
+    order = (diagnose, mend, resume) if state == "failed" else (resume, sample, diagnose, mend)
+    return list(dict.fromkeys(command for command in order if command))
 
 
 def _rounded(error: float) -> float:

@@ -135,6 +135,16 @@ def test_a_checkpoint_of_another_shape_cannot_be_resumed(here: Path, capsys):
     )
 
 
+def test_a_run_that_cannot_go_on_fails_with_its_reason_and_a_finding(here: Path, capsys):
+    arguments = ["train", *SETTINGS, "--out_dir=out", "--learning_rate=100", "--min_lr=100", "--grad_clip=0", "--max_iters=50"]
+    assert main(arguments) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if re.match(r"# the update after step \d was skipped: its (loss|gradient) was not finite", line)]
+    assert [line for line in lines if line.startswith("# out failed at step ")]
+    assert [line for line in lines if "(nan_divergence)" in line and "certain" in line]
+    assert lines[-2:] == ["#   nanoscope diagnose out", "#   nanoscope train --init_from=resume --out_dir=out"]
+
+
 def test_code_is_only_run_when_it_is_named_in_the_call(here: Path, capsys):
     Path("config.toml").write_text('arch = "evil.py"\n')
     Path("evil.py").write_text("open('it-ran', 'w')\n")

@@ -38,6 +38,21 @@ def test_a_failure_comes_first_with_its_reason():
     it.take(e.RunEnded(step=100, why="failed", because="4 updates had a loss that is not finite", at_s=it.last_at_s))
     lines = plain(summary_blocks(Ending(it, "a")), 100).splitlines()
     assert lines[:2] == ["quickstart-1 failed at step 100, after 3.60 s", "  4 updates had a loss that is not finite"]
+    assert lines[-2:] == ["Next", "  nanoscope diagnose a"]
+
+
+def test_the_command_that_mends_a_finding_is_among_the_next_ones():
+    found = finding("eval_noise", "x")
+    found = Finding(
+        found.code,
+        "likely",
+        found.claim,
+        found.evidence,
+        Change(msg("evaluate more"), command="nanoscope train --eval_iters=50"),
+        found.wrong_if,
+    )
+    lines = plain(summary_blocks(Ending(made_progress(100), "a", findings=[found])), 100).splitlines()
+    assert lines[-2:] == ["  nanoscope diagnose a", "  nanoscope train --eval_iters=50"]
 
 
 def test_a_run_without_an_evaluation_or_a_step_has_a_summary_too():
