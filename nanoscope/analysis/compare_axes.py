@@ -140,9 +140,12 @@ def _verdict(leader: Side, other: Side, at_leader: Place, at_other: Place) -> Ve
         return Verdict("ahead", words, leader.name, other.name, by, measured.half_width, measured)
     if measured.se is None:
         because = msg(
-            "the evaluations' error is not known: {by:nats} between {ahead} and {behind} would mean something only if it were below {needed:nats} each",
-            by=by, needed=by / (2 * math.sqrt(2)), **names,
-        )  # fmt: skip
+            "the evaluations' error is not known: {by:nats} between {ahead} and {behind} would mean something only if it "
+            "were below {needed:nats} each",
+            by=by,
+            needed=by / (2 * math.sqrt(2)),
+            **names,
+        )
         return Verdict("cannot_say", msg("cannot be said, because {because}", because=because), by=by, measured=measured)
     return _no_difference(leader, other, by, measured)
 
@@ -153,20 +156,38 @@ def _no_difference(leader: Side, other: Side, by: float, measured: Measured) -> 
     half = measured.half_width
     if needed > runs:
         words = msg(
-            "no difference shown between {ahead} and {behind}: {by:nats} ± {half:nats} (95%); {more:count} more seeds a side would show {small:nats}",
-            ahead=leader.name, behind=other.name, by=by, half=half, more=needed - runs, small=SMALLEST_DIFFERENCE,
-        )  # fmt: skip
+            "no difference shown between {ahead} and {behind}: {by:nats} ± {half:nats} (95%); {more:count} more seeds a "
+            "side would show {small:nats}",
+            ahead=leader.name,
+            behind=other.name,
+            by=by,
+            half=half,
+            more=needed - runs,
+            small=SMALLEST_DIFFERENCE,
+        )
     elif half > SMALLEST_DIFFERENCE:
         words = msg(
-            "no difference shown between {ahead} and {behind}: {by:nats} ± {half:nats} (95%); the evaluations are too coarse, {command:code} is sharper",
-            ahead=leader.name, behind=other.name, by=by, half=half, command="compare --rescore",
-        )  # fmt: skip
+            "no difference shown between {ahead} and {behind}: {by:nats} ± {half:nats} (95%); the evaluations are too "
+            "coarse, {command:code} is sharper",
+            ahead=leader.name,
+            behind=other.name,
+            by=by,
+            half=half,
+            command="compare --rescore",
+        )
     else:
         words = msg(
             "no difference shown between {ahead} and {behind}: {by:nats} ± {half:nats} (95%), and {small:nats} would have shown",
             ahead=leader.name, behind=other.name, by=by, half=half, small=SMALLEST_DIFFERENCE,
         )  # fmt: skip
     return Verdict("no_difference", words, by=by, half_width=half, measured=measured)
+
+
+def verdicts_at(sides: Sequence[Side], steps: Sequence[float]) -> tuple[Verdict, ...]:
+    """Of evaluations that were made for the purpose: the leader against each other side, each at its own step."""
+    places = [_place(side, step) for side, step in zip(sides, steps, strict=True)]
+    leader = min(range(len(sides)), key=lambda i: places[i].loss)
+    return tuple(_verdict(sides[leader], sides[i], places[leader], places[i]) for i in range(len(sides)) if i != leader)
 
 
 def sooner(a: Side, b: Side) -> Sooner | None:

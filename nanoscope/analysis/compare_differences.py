@@ -81,15 +81,43 @@ def _facts(sides: Sequence[Side]) -> list[Difference]:
     rows: list[tuple[str, Message, Callable[[Side], object], Effect, Message]] = [
         ("dataset", msg("data"), lambda side: side.case.text("dataset") or None, "can", msg("other text")),
         ("data_fingerprint", msg("fingerprint of the data"), lambda side: side.case.get("data_fingerprint"), "can", msg("other tokens")),
-        ("tokenizer_fingerprint", msg("tokenizer"), lambda side: side.case.get("tokenizer_fingerprint"), "can",
-         msg("other tokens: losses per token mean something else")),
-        ("hardware", msg("hardware"), lambda side: side.device_name or None, "cannot", msg("the arithmetic is the same on each device, to rounding")),
+        (
+            "tokenizer_fingerprint",
+            msg("tokenizer"),
+            lambda side: side.case.get("tokenizer_fingerprint"),
+            "can",
+            msg("other tokens: losses per token mean something else"),
+        ),
+        (
+            "hardware",
+            msg("hardware"),
+            lambda side: side.device_name or None,
+            "cannot",
+            msg("the arithmetic is the same on each device, to rounding"),
+        ),
         ("devices", msg("devices"), lambda side: side.case.devices if side.device_name else None, "cannot", SPEED_ONLY),
-        ("torch", msg("torch"), lambda side: side.case.get("torch"), "cannot", msg("changes the speed, unless one of the versions has a fault")),
-        ("trainer", msg("trainer"), lambda side: side.case.run.words.trainer, "can", msg("another program: initial weights, defaults and losses may differ")),
-        ("trainer_version", msg("version of the trainer"), lambda side: side.case.get("trainer_version"), "within_spread",
-         msg("other code: numbers may have moved, see its changelog")),
-    ]  # fmt: skip
+        (
+            "torch",
+            msg("torch"),
+            lambda side: side.case.get("torch"),
+            "cannot",
+            msg("changes the speed, unless one of the versions has a fault"),
+        ),
+        (
+            "trainer",
+            msg("trainer"),
+            lambda side: side.case.run.words.trainer,
+            "can",
+            msg("another program: initial weights, defaults and losses may differ"),
+        ),
+        (
+            "trainer_version",
+            msg("version of the trainer"),
+            lambda side: side.case.get("trainer_version"),
+            "within_spread",
+            msg("other code: numbers may have moved, see its changelog"),
+        ),
+    ]
     found = []
     for key, what, value_of, effect, because in rows:
         values = tuple(value_of(side) for side in sides)
@@ -101,15 +129,35 @@ def _facts(sides: Sequence[Side]) -> list[Difference]:
 def _derived(sides: Sequence[Side]) -> list[Difference]:
     """What follows from the settings, each a ratio of its own."""
     rows: list[tuple[str, Message, Callable[[Side], float | None], str, Effect, Message]] = [
-        ("parameters", msg("parameters"), lambda side: _value(side.case.parameters), "parameters", "can", msg("a larger model learns more from each token")),
-        ("tokens_per_update", msg("tokens per update"), lambda side: side.tokens_per_update, "tokens", "can",
-         msg("a larger batch takes fewer and better updates from the same tokens")),
-        ("flops_per_token", msg("FLOPs per token"), lambda side: _value(side.case.flops_per_token), "flops", "can", msg("the cost of a token")),
+        (
+            "parameters",
+            msg("parameters"),
+            lambda side: _value(side.case.parameters),
+            "parameters",
+            "can",
+            msg("a larger model learns more from each token"),
+        ),
+        (
+            "tokens_per_update",
+            msg("tokens per update"),
+            lambda side: side.tokens_per_update,
+            "tokens",
+            "can",
+            msg("a larger batch takes fewer and better updates from the same tokens"),
+        ),
+        (
+            "flops_per_token",
+            msg("FLOPs per token"),
+            lambda side: _value(side.case.flops_per_token),
+            "flops",
+            "can",
+            msg("the cost of a token"),
+        ),
         ("updates", msg("updates"), lambda side: float(side.last_step), "count", "can", msg("a longer run learns more")),
         ("tokens", msg("tokens seen"), lambda side: side.total("tokens"), "tokens", "can", msg("more text seen")),
         ("epochs", msg("epochs"), lambda side: side.epochs, "about", "can", msg("after many epochs a model learns its text by heart")),
         ("flops", msg("FLOPs in all"), lambda side: side.total("flops"), "flops", "can", msg("more compute")),
-    ]  # fmt: skip
+    ]
     found = []
     for key, what, value_of, kind, effect, because in rows:
         values = tuple(value_of(side) for side in sides)

@@ -36,9 +36,12 @@ def grounds(sides: Sequence[Side], *, by_batch_loss: bool = False) -> Grounds:
             return Grounds("bits", None, (msg("other tokenizers, the same text: compared in bits per byte"),))
         return Grounds(
             "nats",
-            msg("the tokenizers differ ({vocabularies:count} tokens): losses per token mean different things; only bits per byte on the same text compare",
-                vocabularies=[int(side.case.vocab_size.value) if side.case.vocab_size else None for side in sides]),
-        )  # fmt: skip
+            msg(
+                "the tokenizers differ ({vocabularies:count} tokens): losses per token mean different things; only bits per "
+                "byte on the same text compare",
+                vocabularies=[int(side.case.vocab_size.value) if side.case.vocab_size else None for side in sides],
+            ),
+        )
     if _same(sides, "val_fingerprint") is False or (_same(sides, "data_fingerprint") is False and not same_text):
         return Grounds("nats", msg("the val sets differ: other text, other difficulty"))
     names = {side.case.corpus.name if side.case.corpus else side.case.text("dataset") for side in sides} - {""}

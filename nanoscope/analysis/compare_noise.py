@@ -1,9 +1,8 @@
 """Is a difference between two val losses more than noise? Errors of the evaluations, paired where possible, and the spread between repeats.
 
-The error of a difference has two parts. The *evaluation's*: on the same batches it is taken from the paired differences, which are several times
-sharper than two separate errors. And the *run's own*: a repeat with another seed ends elsewhere. With several runs a side the second is
-seen in the runs themselves; with one run a side it is the spread known from runs of the same kind.
-"""
+The error of a difference has two parts. The *evaluation's*: on the same batches it is taken from the paired differences, which are several
+times sharper than two separate errors. And the *run's own*: a repeat with another seed ends elsewhere. With several runs a side the second
+is seen in the runs themselves; with one run a side it is the spread known from runs of the same kind."""
 
 from __future__ import annotations
 

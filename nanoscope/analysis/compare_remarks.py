@@ -25,7 +25,7 @@ def remarks(sides: Sequence[Side], differ: Sequence[Difference], ground: Grounds
     yield from _unexplained(sides, differ, results)
     if len(sides) == 2:
         a, b = sides
-        yield from _speed(a, b)
+        yield from _speed(a, b, differ)
         yield from _micro_batch(a, b, differ)
         yield from _failure(a, b)
         yield from _crossing(a, b, ground)
@@ -39,9 +39,11 @@ def _not_the_device(differ: Sequence[Difference]) -> Iterator[Message]:
     able = [each for each in differ if each.effect == "can" and not each.is_derived and each.key not in ("vocab_size",)]
     if keys & {"hardware", "device"} and able:
         yield msg(
-            "The device is not the reason for the loss: {count:count} settings that change learning differ ({keys:code}). FP32 on one device is no noisier than 16 bit on another.",
-            count=len(able), keys=[each.key for each in able[:8]],
-        )  # fmt: skip
+            "The device is not the reason for the loss: {count:count} settings that change learning differ ({keys:code}). "
+            "FP32 on one device is no noisier than 16 bit on another.",
+            count=len(able),
+            keys=[each.key for each in able[:8]],
+        )
     flops = next((each for each in differ if each.key == "flops"), None)
     if flops is not None and all(isinstance(value, float) and value > 0 for value in flops.values):
         values = [value for value in flops.values if isinstance(value, float)]
@@ -60,16 +62,30 @@ def _unexplained(sides: Sequence[Side], differ: Sequence[Difference], results: S
     for verdict in steps.verdicts if steps is not None else ():
         if verdict.result == "ahead" and verdict.by is not None:
             known = any(each.effect in ("cannot", "within_spread") for each in differ)
-            yield msg(
-                "Nothing that differs can explain {by:nats} at equal steps: such runs agree to about 0.01. The runs do not optimise the same thing; look for a fault in the code (gradients not averaged over micro-batches or devices, another data order, another loss).",
-                by=verdict.by,
-            ) if known else msg(
-                "No setting is known to differ, and yet {by:nats} lie between the runs: repeats agree to about 0.01. Something that was not recorded differs: the code, gradients not averaged over micro-batches or devices, the data.",
-                by=verdict.by,
-            )  # fmt: skip
+            yield (
+                msg(
+                    "Nothing that differs can explain {by:nats} at equal steps: such runs agree to about 0.01. The runs do not "
+                    "optimise the same thing; look for a fault in the code (gradients not averaged over micro-batches or devices, "
+                    "another data order, another loss).",
+                    by=verdict.by,
+                )
+                if known
+                else msg(
+                    "No setting is known to differ, and yet {by:nats} lie between the runs: repeats agree to about 0.01. Something "
+                    "that was not recorded differs: the code, gradients not averaged over micro-batches or devices, the data.",
+                    by=verdict.by,
+                )
+            )
 
 
-def _speed(a: Side, b: Side) -> Iterator[Message]:
+INNOCENT = set(
+    """seed learning_rate min_lr matrix_learning_rate weight_decay beta1 beta2 grad_clip label_smoothing max_iters decay_lr schedule
+    warmup_iters lr_decay_iters decay_frac eval_interval eval_iters eval_whole data_order tokens epochs flops updates""".split()
+)
+"""Differences that leave the time of a step as it is."""
+
+
+def _speed(a: Side, b: Side, differ: Sequence[Difference]) -> Iterator[Message]:
     if not a.step_s or not b.step_s:
         return
     slow, fast = (a, b) if a.step_s > b.step_s else (b, a)
@@ -79,10 +95,17 @@ def _speed(a: Side, b: Side) -> Iterator[Message]:
         behind, ahead = (a, b) if a.tokens_per_s < b.tokens_per_s else (b, a)
         assert behind.tokens_per_s and ahead.tokens_per_s
         yield msg(
-            "{behind} is {times:times} slower per token ({slow:tokens_per_s} against {fast:tokens_per_s}); an ordinary step takes {one:seconds} in {first} and {other:seconds} in {second}.",
-            behind=behind.name, times=ahead.tokens_per_s / behind.tokens_per_s, slow=behind.tokens_per_s, fast=ahead.tokens_per_s,
-            one=a.step_s, first=a.name, other=b.step_s, second=b.name,
-        )  # fmt: skip
+            "{behind} is {times:times} slower per token ({slow:tokens_per_s} against {fast:tokens_per_s}); an ordinary "
+            "step takes {one:seconds} in {first} and {other:seconds} in {second}.",
+            behind=behind.name,
+            times=ahead.tokens_per_s / behind.tokens_per_s,
+            slow=behind.tokens_per_s,
+            fast=ahead.tokens_per_s,
+            one=a.step_s,
+            first=a.name,
+            other=b.step_s,
+            second=b.name,
+        )
     elif per_step > 1.02:
         yield msg(
             "A step of {slow} takes {times:times} as long ({one:seconds} against {other:seconds}).",
@@ -91,6 +114,8 @@ def _speed(a: Side, b: Side) -> Iterator[Message]:
             one=slow.step_s,
             other=fast.step_s,
         )
+    if per_step > 1.2 and not {each.key for each in differ if each.key not in INNOCENT}:
+        yield msg("Nothing that is known to differ explains the difference in speed: the machine was probably busy with something else.")
     if a.flops_per_s and b.flops_per_s:
         ratio = a.flops_per_s / b.flops_per_s
         if not 0.67 < ratio < 1.5:
@@ -114,10 +139,17 @@ def _micro_batch(a: Side, b: Side, differ: Sequence[Difference]) -> Iterator[Mes
     if not a.micro_batch_s or not b.micro_batch_s or abs(a.mfu - b.mfu) < 0.02:
         return
     yield msg(
-        "MFU {one:share} against {other:share}: micro-batch and matrices changed together. Larger matrices keep a device busier; a smaller micro-batch does not ({first_s:seconds} for {first_n:count} sequences, {second_s:seconds} for {second_n:count}). Only a test of micro-batch sizes decides: {command:code}.",
-        one=a.mfu, other=b.mfu, first_s=a.micro_batch_s, first_n=a.case.whole("batch_size"), second_s=b.micro_batch_s, second_n=b.case.whole("batch_size"),
+        "MFU {one:share} against {other:share}: micro-batch and matrices changed together. Larger matrices keep a "
+        "device busier; a smaller micro-batch does not ({first_s:seconds} for {first_n:count} sequences, "
+        "{second_s:seconds} for {second_n:count}). Only a test of micro-batch sizes decides: {command:code}.",
+        one=a.mfu,
+        other=b.mfu,
+        first_s=a.micro_batch_s,
+        first_n=a.case.whole("batch_size"),
+        second_s=b.micro_batch_s,
+        second_n=b.case.whole("batch_size"),
         command="nanoscope tune",
-    )  # fmt: skip
+    )
 
 
 def _failure(a: Side, b: Side) -> Iterator[Message]:
@@ -126,9 +158,12 @@ def _failure(a: Side, b: Side) -> Iterator[Message]:
     fell = [blown_up_at(side) for side in (a, b)]
     if together is not None and fell[0] is not None and fell[1] is not None and fell[0] == fell[1]:
         yield msg(
-            "The two runs agree until step {last:count} and both fail between there and step {next:count}: whatever differs between them is not the cause. One update was too large (learning rate, clipping, or something that starts there).",
-            last=together, next=fell[0],
-        )  # fmt: skip
+            "The two runs agree until step {last:count} and both fail between there and step {next:count}: whatever "
+            "differs between them is not the cause. One update was too large (learning rate, clipping, or something that "
+            "starts there).",
+            last=together,
+            next=fell[0],
+        )
     elif together is not None and together > 0:
         yield msg("The batch losses of the two runs are the same until step {last:count}.", last=together)
 
@@ -169,9 +204,15 @@ def _crossing(a: Side, b: Side, ground: Grounds) -> Iterator[Message]:
     if not found:
         return
     yield msg(
-        "Which is better at the end depends on the budget. At equal tokens the larger model {large} should end lower; at equal time the smaller one {small} leads until about {low:seconds} to {high:seconds} ({tokens:tokens} tokens of {small} or more), by three published laws.",
-        large=large.name, small=small.name, low=min(found), high=max(found), tokens=min(found) * speed[0],
-    )  # fmt: skip
+        "Which is better at the end depends on the budget. At equal tokens the larger model {large} should end lower; "
+        "at equal time the smaller one {small} leads until about {low:seconds} to {high:seconds} ({tokens:tokens} "
+        "tokens of {small} or more), by three published laws.",
+        large=large.name,
+        small=small.name,
+        low=min(found),
+        high=max(found),
+        tokens=min(found) * speed[0],
+    )
 
 
 def _crossing_s(law: LossLaw, N: tuple[float, float], speed: tuple[float, float]) -> float | None:
@@ -188,8 +229,12 @@ def _mfu(sides: Sequence[Side]) -> Iterator[Message]:
         yield msg(
             "The printed MFU is of another device ({peak:flops_per_s}); of their own devices the runs reach {shares}.",
             peak=off[0].case.run.words.peak_flops,
-            shares=[msg("{name} {share:share} of {peak:flops_per_s}", name=side.name, share=side.mfu, peak=side.case.peak.value) for side in off if side.case.peak],
-        )  # fmt: skip
+            shares=[
+                msg("{name} {share:share} of {peak:flops_per_s}", name=side.name, share=side.mfu, peak=side.case.peak.value)
+                for side in off
+                if side.case.peak
+            ],
+        )
 
 
 def _state(sides: Sequence[Side]) -> Iterator[Message]:
@@ -205,12 +250,23 @@ def _state(sides: Sequence[Side]) -> Iterator[Message]:
             and side.last_step > (known.best_step or 0)
         ):
             yield msg(
-                "{name} is overfit: this config is known to pass {best:nats} near step {at:count} before it rises ({source}); here it ends at {last:nats} after {steps:count} steps.",
-                name=side.name, best=known.best_val, at=known.best_step, source=known.source, last=last, steps=side.last_step,
-            )  # fmt: skip
+                "{name} is overfit: this config is known to pass {best:nats} near step {at:count} before it rises ({source}); "
+                "here it ends at {last:nats} after {steps:count} steps.",
+                name=side.name,
+                best=known.best_val,
+                at=known.best_step,
+                source=known.source,
+                last=last,
+                steps=side.last_step,
+            )
         elif known is not None and known.end_val is not None and abs(last - known.end_val) <= 2 * known.spread:
-            yield msg("{name} ended where this config is known to end ({end:rough_nats}, {source}): it is limited by its size and length, not at fault.",
-                      name=side.name, end=known.end_val, source=known.source)  # fmt: skip
+            yield msg(
+                "{name} ended where this config is known to end ({end:rough_nats}, {source}): it is limited by its size and "
+                "length, not at fault.",
+                name=side.name,
+                end=known.end_val,
+                source=known.source,
+            )
         elif side.best is not None and len(side.curve) >= 4 and last > side.best[1] + 0.03 and side.best[0] < 0.8 * side.last_step:
             yield msg(
                 "{name} was best at step {at:count} ({best:nats}) and has risen to {last:nats} since.",
@@ -224,11 +280,14 @@ def _state(sides: Sequence[Side]) -> Iterator[Message]:
 def _fair_test(sides: Sequence[Side], differ: Sequence[Difference], ground: Grounds) -> Iterator[Message]:
     able = [each.key for each in differ if each.effect == "can" and not each.is_derived]
     if ground.not_comparable is not None:
-        yield msg("A fair test: the same config on both, or both scored at equal tokens with the same context on the same text ({command:code}).",
-                  command="nanoscope compare --rescore")  # fmt: skip
+        yield msg(
+            "A fair test: the same config on both, or both scored at equal tokens with the same context on the same text ({command:code}).",
+            command="nanoscope compare --rescore",
+        )
     elif len(able) > 1:
         yield msg(
-            "{count:count} settings that change learning differ at once ({keys:code}): the comparison tells which whole is better, not which of them did it.",
+            "{count:count} settings that change learning differ at once ({keys:code}): the comparison tells which whole is "
+            "better, not which of them did it.",
             count=len(able),
             keys=able[:8],
         )

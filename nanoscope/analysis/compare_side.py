@@ -12,6 +12,7 @@ from nanoscope.analysis.pace import eval_seconds, instant_mfu
 from nanoscope.analysis.statistics import mean_error
 from nanoscope.record.run import Run
 from nanoscope.sizing.power import board_watts
+import itertools
 
 AXES = ("steps", "tokens", "flops", "time", "energy")
 
@@ -206,7 +207,7 @@ def _stretches(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return np.zeros(0), np.zeros(0), np.zeros(0)
     ends = np.unique(np.round(np.geomspace(max(2.0, steps[0]), 2.0 ** np.ceil(np.log2(steps[-1])), STRETCHES)))
     found = []
-    for first, last in zip(ends[:-1], ends[1:], strict=True):
+    for first, last in itertools.pairwise(ends):
         inside = losses[(steps > first) & (steps <= last)]
         if len(inside) >= 4 and last <= steps[-1]:
             error = mean_error(inside)

@@ -89,11 +89,20 @@ def rates_of(case: Case, last: int, target: int) -> Rates | Refusal:
             longer = stretched(schedule, target / planned_end)
             words = msg("a fresh run of that length with the same schedule, stretched")
             return Rates(seen, rates_by(longer, target), words, (msg("a finished decay cannot be continued: the rate has come down"),))
-        return Rates(seen, rates_by(schedule, max(target, last)), msg("the run's own schedule ({shape})", shape=schedule.shape if schedule.decay_lr else "constant"))
+        return Rates(
+            seen,
+            rates_by(schedule, max(target, last)),
+            msg("the run's own schedule ({shape})", shape=schedule.shape if schedule.decay_lr else "constant"),
+        )
     recorded = case.steps.rate[np.isfinite(case.steps.rate)]
     if len(recorded) >= 8 and np.ptp(recorded[len(recorded) // 2 :]) < 1e-3 * recorded.max():
         constant = np.full(max(target, last), recorded[-1])
-        return Rates(constant[: max(last, 1)], constant, msg("constant, as recorded"), (msg("if the learning rate is going to fall, the loss will end lower"),))
+        return Rates(
+            constant[: max(last, 1)],
+            constant,
+            msg("constant, as recorded"),
+            (msg("if the learning rate is going to fall, the loss will end lower"),),
+        )
     return Refusal(
         "no_schedule",
         msg("the schedule of learning rates is not known, and a loss falls faster when the rate comes down"),
@@ -116,15 +125,27 @@ def _too_early(case: Case, last: int, target: int, rates: Rates | Refusal) -> Re
     if rates.planned.max() <= 0:
         return Refusal("no_learning", msg("the learning rate is zero: nothing will change"))
     if target <= last:
-        return Refusal("already_there", msg("the run is already at step {last:count}", last=last), msg("give a later step with {option:code}", option="--at=STEP"))
+        return Refusal(
+            "already_there",
+            msg("the run is already at step {last:count}", last=last),
+            msg("give a later step with {option:code}", option="--at=STEP"),
+        )
     warmup = case.schedule.warmup_iters if case.schedule is not None else 0
     if last < WARMED_UP * warmup:
-        return Refusal("warming_up", msg("the run has hardly left its warm-up ({last:count} of {warmup:count} updates)", last=last, warmup=warmup),
-                       msg("ask again after {steps:count} updates", steps=int(WARMED_UP * warmup)))  # fmt: skip
+        return Refusal(
+            "warming_up",
+            msg("the run has hardly left its warm-up ({last:count} of {warmup:count} updates)", last=last, warmup=warmup),
+            msg("ask again after {steps:count} updates", steps=int(WARMED_UP * warmup)),
+        )
     if target > FARTHEST * last:
         return Refusal(
             "too_far",
-            msg("step {target:count} is {times:times} what was seen; beyond {farthest:times} one curve says nothing", target=target, times=target / last, farthest=FARTHEST),
+            msg(
+                "step {target:count} is {times:times} what was seen; beyond {farthest:times} one curve says nothing",
+                target=target,
+                times=target / last,
+                farthest=FARTHEST,
+            ),
             msg("ask again after {steps:count} updates", steps=int(np.ceil(target / FARTHEST))),
         )
     return None
@@ -149,8 +170,15 @@ def _points(case: Case) -> Points | Refusal:
     steps_b, losses = case.losses
     after = steps_b > max(1, warmup)
     if after.sum() < FEWEST_ROWS:
-        return Refusal("too_few_points", msg("there are {evals:count} evaluations and {rows:count} losses behind the warm-up, too few for a curve", evals=int(kept.sum()), rows=int(after.sum())),
-                       msg("evaluate more often, or ask again later"))  # fmt: skip
+        return Refusal(
+            "too_few_points",
+            msg(
+                "there are {evals:count} evaluations and {rows:count} losses behind the warm-up, too few for a curve",
+                evals=int(kept.sum()),
+                rows=int(after.sum()),
+            ),
+            msg("evaluate more often, or ask again later"),
+        )
     x, y = _stretches(steps_b[after], losses[after])
     offset = 0.0
     if len(vals):
@@ -175,13 +203,24 @@ def _cannot_be_extrapolated(case: Case, points: Points, target: int) -> Refusal 
     if now > lowest + OVERFIT * error and points.step[-1] > points.step[int(np.argmin(points.loss))] * 1.2:
         return Refusal(
             "rising",
-            msg("the loss is {above:nats} above its minimum of step {step:count}: no law of learning describes a rise", above=now - lowest, step=int(points.step[int(np.argmin(points.loss))])),
+            msg(
+                "the loss is {above:nats} above its minimum of step {step:count}: no law of learning describes a rise",
+                above=now - lowest,
+                step=int(points.step[int(np.argmin(points.loss))]),
+            ),
             msg("see {command:code}", command="nanoscope diagnose"),
         )
     epochs = case.epochs_at(target)
     gap = _gap_grows(case)
     if epochs is not None and epochs > MANY_EPOCHS and gap:
-        return Refusal("overfitting", msg("at that step the data would have been seen {epochs:about} times, and the gap between train and val is growing: when val turns cannot be told from one curve", epochs=epochs))
+        return Refusal(
+            "overfitting",
+            msg(
+                "at that step the data would have been seen {epochs:about} times, and the gap between train and val is "
+                "growing: when val turns cannot be told from one curve",
+                epochs=epochs,
+            ),
+        )
     return None
 
 
@@ -211,6 +250,15 @@ def _forecast(case: Case, rates: Rates, points: Points, target: int) -> Forecast
     if epochs is not None and epochs > 1:
         notes.append(msg("by then the data will have been seen {epochs:about} times; the law knows of no overfitting", epochs=epochs))
     return Forecast(
-        at_step=target, loss=float(curve[1][-1]), low=float(curve[2][-1]), high=float(curve[3][-1]), now_step=last,
-        now_loss=float(np.median(points.loss[-3:])), series=points.series, points=found.points, schedule=rates.words, notes=tuple(notes), curve=curve,
-    )  # fmt: skip
+        at_step=target,
+        loss=float(curve[1][-1]),
+        low=float(curve[2][-1]),
+        high=float(curve[3][-1]),
+        now_step=last,
+        now_loss=float(np.median(points.loss[-3:])),
+        series=points.series,
+        points=found.points,
+        schedule=rates.words,
+        notes=tuple(notes),
+        curve=curve,
+    )

@@ -3,10 +3,10 @@
     L(t) = E + a S(t)^-b - c G(t)
 
 S is the learning rate added up over the updates (a step at half the rate counts half), and G how much of the fall of the learning rate has
-taken effect: each fall works with a delay, as in the multi-power law (arXiv 2503.12811). One curve tells little of E, b and c by themselves, so
-they are not fitted to a point: a grid of (b, c, delay) is weighed by how well each explains the recent points and by what other runs
-were like, E and a follow by least squares, and the future is a draw from all of them with resampled residuals (a block bootstrap).
-"""
+taken effect: each fall works with a delay, as in the multi-power law (arXiv 2503.12811). One curve tells little of E, b and c by
+themselves, so they are not fitted to a point: a grid of (b, c, delay) is weighed by how well each explains the recent points and by what
+other runs were like, E and a follow by least squares, and the future is a draw from all of them with resampled residuals (a block
+bootstrap)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def draws_of(seen: Progress, planned: Progress, steps: np.ndarray, losses: np.nd
 
     None where fewer than six points lie in the window, or none of the laws falls."""
     S, S_planned = seen.added_up[steps], planned.added_up[wanted]
-    inside = S >= S[-1] / WINDOW
+    inside = S[-1] / WINDOW <= S
     x, y = S[inside], losses[inside]
     n = len(x)
     if n < 6:

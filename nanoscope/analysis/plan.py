@@ -95,9 +95,17 @@ def _data_rows(config: Config, shape: Shape, data: DataFacts) -> Iterator[Row]:
         "tokens", msg("tokens seen in all"), seen, "tokens", msg("tokens per update x {updates:count} updates", updates=config.max_iters)
     )
     yield calculated("flops", msg("FLOPs in all"), seen * flops_per_token(shape).training, "flops", msg("tokens x FLOPs per token"))
-    yield calculated("tokens_per_parameter", msg("tokens per parameter"), seen / parameters(shape).total, "about",
-                     msg("about 20 spends compute best, {low:about} to {high:about} by the published fits; more is normal for a model that will be used",
-                         low=_best_ratio(seen * flops_per_token(shape).training)[0], high=_best_ratio(seen * flops_per_token(shape).training)[1]))  # fmt: skip
+    yield calculated(
+        "tokens_per_parameter",
+        msg("tokens per parameter"),
+        seen / parameters(shape).total,
+        "about",
+        msg(
+            "about 20 spends compute best, {low:about} to {high:about} by the published fits; more is normal for a model that will be used",
+            low=_best_ratio(seen * flops_per_token(shape).training)[0],
+            high=_best_ratio(seen * flops_per_token(shape).training)[1],
+        ),
+    )
     if data.train_tokens is None:
         yield unknown("epochs", msg("epochs"), "about", msg("the size of the data is not known: {because}", because=data.origin))
         return
@@ -169,8 +177,13 @@ def _optimisation_rows(config: Config, shape: Shape) -> Iterator[Row]:
             "share",
             msg("100% is best"),
         )
-        yield calculated("final_rate_share", msg("last learning rate over the largest"), config.min_lr / config.learning_rate if config.learning_rate else None, "share",
-                         msg("10% is customary; 0 would gain 0.01 to 0.02 nats (arXiv 2502.15938)"))  # fmt: skip
+        yield calculated(
+            "final_rate_share",
+            msg("last learning rate over the largest"),
+            config.min_lr / config.learning_rate if config.learning_rate else None,
+            "share",
+            msg("10% is customary; 0 would gain 0.01 to 0.02 nats (arXiv 2502.15938)"),
+        )
 
 
 def _disk_rows(config: Config, shape: Shape) -> Iterator[Row]:

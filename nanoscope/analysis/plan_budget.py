@@ -1,8 +1,7 @@
 """A budget turned round: the best model size, batch, learning rate and length for so many hours, FLOPs or tokens.
 
-The size minimises a loss law over a ladder of usual shapes. Each shape gets as many tokens as the budget pays for, and tokens that repeat the
-data count for what they are worth. Batch and learning rate follow from the length (Step Law).
-"""
+The size minimises a loss law over a ladder of usual shapes. Each shape gets as many tokens as the budget pays for, and tokens that repeat
+the data count for what they are worth. Batch and learning rate follow from the length (Step Law)."""
 
 from __future__ import annotations
 
@@ -34,22 +33,58 @@ class Budget:
 
 
 LADDER = (
-    (2, 2, 64), (3, 3, 96), (4, 4, 128), (4, 4, 192), (6, 4, 256), (6, 5, 320), (6, 6, 384), (8, 7, 448), (8, 8, 512), (10, 10, 640), (12, 12, 768),
-    (14, 14, 896), (16, 16, 1024), (20, 20, 1280), (24, 24, 1536), (28, 28, 1792), (32, 32, 2048),
-)  # fmt: skip
+    (2, 2, 64),
+    (3, 3, 96),
+    (4, 4, 128),
+    (4, 4, 192),
+    (6, 4, 256),
+    (6, 5, 320),
+    (6, 6, 384),
+    (8, 7, 448),
+    (8, 8, 512),
+    (10, 10, 640),
+    (12, 12, 768),
+    (14, 14, 896),
+    (16, 16, 1024),
+    (20, 20, 1280),
+    (24, 24, 1536),
+    (28, 28, 1792),
+    (32, 32, 2048),
+)
 """(n_layer, n_head, n_embd): heads of 32 to 64 channels, deeper as it gets wider."""
 
 _UNITS: dict[str, tuple[Kind, float]] = {
-    "s": ("seconds", 1), "sec": ("seconds", 1), "m": ("seconds", 60), "min": ("seconds", 60), "h": ("seconds", 3600), "hour": ("seconds", 3600),
-    "hours": ("seconds", 3600), "d": ("seconds", 86400), "day": ("seconds", 86400), "days": ("seconds", 86400),
-    "flop": ("flops", 1), "flops": ("flops", 1), "tflop": ("flops", 1e12), "pflop": ("flops", 1e15), "eflop": ("flops", 1e18),
-    "tok": ("tokens", 1), "tokens": ("tokens", 1), "ktok": ("tokens", 1e3), "mtok": ("tokens", 1e6), "btok": ("tokens", 1e9), "ttok": ("tokens", 1e12),
-}  # fmt: skip
+    "s": ("seconds", 1),
+    "sec": ("seconds", 1),
+    "m": ("seconds", 60),
+    "min": ("seconds", 60),
+    "h": ("seconds", 3600),
+    "hour": ("seconds", 3600),
+    "hours": ("seconds", 3600),
+    "d": ("seconds", 86400),
+    "day": ("seconds", 86400),
+    "days": ("seconds", 86400),
+    "flop": ("flops", 1),
+    "flops": ("flops", 1),
+    "tflop": ("flops", 1e12),
+    "pflop": ("flops", 1e15),
+    "eflop": ("flops", 1e18),
+    "tok": ("tokens", 1),
+    "tokens": ("tokens", 1),
+    "ktok": ("tokens", 1e3),
+    "mtok": ("tokens", 1e6),
+    "btok": ("tokens", 1e9),
+    "ttok": ("tokens", 1e12),
+}
 
 SHARE_FOR_TRAINING = 0.93  # of a time budget; evaluations, checkpoints and the start take the rest
 ASSUMED_EFFICIENCY = 0.5  # of the measured matrix product, until the chosen shape itself has been timed
 SMALL_MODEL_RATE = 3e-3
 """Most that is suggested below the sizes that Step Law was fitted on, where its formula runs away."""
+MOST_EPOCHS, MOST_PARAMETERS = 24.0, 12.0
+"""Passes over the data, and parameters for each of its tokens, beyond which nothing more is won: nanoGPT's GPU demo, 11 parameters a token,
+is best after 28 passes and worse ever after."""
+EVAL_SHARE = 0.05
 MICRO_BATCH_TOKENS = {"cpu": 1024, "gpu": 16384, "apple": 8192}
 
 
@@ -120,6 +155,11 @@ def _trial(asked: _Asked, size: tuple[int, int, int]) -> _Trial | None:
     shape = shape_of(config, asked.data.vocab_size)
     draft = _with_batch(asked, config, shape, step_law_batch(_rough_tokens(asked.budget, shape, asked.machine)))
     tokens = None if draft is None else _affordable(asked, draft, shape)
+    unique = asked.data.train_tokens
+    if unique is not None and tokens is not None:
+        if parameters(shape).total > MOST_PARAMETERS * unique:
+            return None
+        tokens = min(tokens, MOST_EPOCHS * unique)
     if tokens is None or tokens < 100 * shape.block_size:
         return None
     draft = _with_batch(asked, config, shape, step_law_batch(tokens))
@@ -167,7 +207,7 @@ def _with_batch(asked: _Asked, config: Config, shape: Shape, tokens: float) -> C
     if room == 0:
         return None
     busy = max(1, MICRO_BATCH_TOKENS.get(machine.kind, 8192) // config.block_size)
-    micro = max(1, min(sequences, busy, room if room is not None else busy))
+    micro = 1 << (max(1, min(sequences, busy, room if room is not None else busy)).bit_length() - 1)
     accumulation = max(1, round(sequences / micro))
     return asked.set(config, batch_size=micro, gradient_accumulation_steps=accumulation)
 
@@ -177,11 +217,21 @@ def lengthened(config: Config, shape: Shape, tokens: float, data: DataFacts) -> 
     updates = max(20, round(tokens / config.tokens_per_update))
     rate = two_digits(best_rate(parameters(shape).total, tokens))
     epochs = tokens / data.train_tokens if data.train_tokens else 0.0
+    interval = max(10, _round_number(updates / 20))
+    # An evaluation costs a third of an update for each of its batches, of which there are eval_iters for each split.
+    affordable = EVAL_SHARE * interval * 3 * config.gradient_accumulation_steps / 2
     return {
-        "max_iters": updates, "lr_decay_iters": updates, "learning_rate": rate, "min_lr": two_digits(rate / 10), "decay_lr": True,
-        "warmup_iters": max(10, min(1000, updates // 20)), "beta2": 0.95 if config.tokens_per_update >= 30_000 else 0.99,
-        "eval_interval": max(10, _round_number(updates / 20)), "dropout": 0.2 if epochs > 8 else 0.1 if epochs > 3 else 0.0,
-    }  # fmt: skip
+        "max_iters": updates,
+        "lr_decay_iters": updates,
+        "learning_rate": rate,
+        "min_lr": two_digits(rate / 10),
+        "decay_lr": True,
+        "warmup_iters": max(10, min(1000, updates // 20)),
+        "beta2": 0.95 if config.tokens_per_update >= 30_000 else 0.99,
+        "eval_interval": interval,
+        "eval_iters": max(5, min(config.eval_iters, round(affordable))),
+        "dropout": 0.2 if epochs > 8 else 0.1 if epochs > 3 else 0.0,
+    }
 
 
 def best_rate(N: float, tokens: float) -> float:
@@ -210,18 +260,36 @@ def estimated_speed(machine: MachineFacts) -> Speed:
 
 def _reasons(best: _Trial, budget: Budget, data: DataFacts):
     N = parameters(best.shape).total
-    yield msg(
-        "{layers:count} layers of {width:count}: {parameters:parameters} parameters, {ratio:about} tokens for each; the lowest loss of the sizes tried, by {law}",
-        layers=best.config.n_layer, width=best.config.n_embd, parameters=N, ratio=best.tokens / N, law=LOSS_LAWS[0].name,
-    ) if budget.kind != "tokens" else msg(
-        "{layers:count} layers of {width:count}: {parameters:parameters} parameters, the size for which {tokens:tokens} tokens spend compute best, by {law}",
-        layers=best.config.n_layer, width=best.config.n_embd, parameters=N, tokens=best.tokens, law=LOSS_LAWS[0].name,
-    )  # fmt: skip
+    yield (
+        msg(
+            "{layers:count} layers of {width:count}: {parameters:parameters} parameters, {ratio:about} tokens for each; "
+            "the lowest loss of the sizes tried, by {law}",
+            layers=best.config.n_layer,
+            width=best.config.n_embd,
+            parameters=N,
+            ratio=best.tokens / N,
+            law=LOSS_LAWS[0].name,
+        )
+        if budget.kind != "tokens"
+        else msg(
+            "{layers:count} layers of {width:count}: {parameters:parameters} parameters, the size for which "
+            "{tokens:tokens} tokens spend compute best, by {law}",
+            layers=best.config.n_layer,
+            width=best.config.n_embd,
+            parameters=N,
+            tokens=best.tokens,
+            law=LOSS_LAWS[0].name,
+        )
+    )
     yield msg("{batch:tokens} tokens per update and a learning rate of {rate:rate}: Step Law (arXiv 2503.04715) for {tokens:tokens} tokens",
               batch=best.config.tokens_per_update, rate=best.config.learning_rate, tokens=best.tokens)  # fmt: skip
-    if data.train_tokens and best.tokens > data.train_tokens:
+    if data.train_tokens and best.tokens >= 0.99 * MOST_EPOCHS * data.train_tokens:
+        yield msg(
+            "the budget would pay for more, but after {epochs:count} passes over this data nothing more is won: more text would help",
+            epochs=MOST_EPOCHS,
+        )
+    elif data.train_tokens and best.tokens > data.train_tokens:
         yield msg("the data is repeated {epochs:about} times, which is counted in the choice", epochs=best.tokens / data.train_tokens)
-
 
 
 def _round_number(value: float) -> int:

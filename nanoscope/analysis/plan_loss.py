@@ -1,9 +1,8 @@
 """The loss that a run would end at, with a range and its source, or why that cannot be said beforehand.
 
-Three sources, the nearest first: the very preset was run before; the corpus has a law that was fitted on runs of this project; the corpus is
-web text in GPT-2's tokens, where published laws give differences from a known run. For any other corpus a tenth of the run and
-`nanoscope forecast` know more than any law, and that is what is said.
-"""
+Three sources, the nearest first: the very preset was run before; the corpus has a law that was fitted on runs of this project; the corpus
+is web text in GPT-2's tokens, where published laws give differences from a known run. For any other corpus a tenth of the run and
+`nanoscope forecast` know more than any law, and that is what is said."""
 
 from __future__ import annotations
 
@@ -38,9 +37,8 @@ ANCHORS = (
     Anchor("openwebtext", 124.4e6, 295e9, 2.85, 0.03, "nanoGPT's 124M run on OpenWebText, 295 B tokens: 2.85"),
 )
 PER_E_FOLD = 0.03
-"""Nats by which the range widens for each factor e of parameters or tokens away from the anchor: between 5,000 and 19,560 updates of llm.c's
-run (1.4 e-folds) the three laws err by 0.01 to 0.02 and differ from each other by as much."""
-
+"""Nats by which the range widens for each factor e of parameters or tokens away from the anchor: between 5,000 and 19,560 updates of
+llm.c's run (1.4 e-folds) the three laws err by 0.01 to 0.02 and differ from each other by as much."""
 
 
 def expected_loss(config: Config, shape: Shape, data: DataFacts, preset: Preset | None = None) -> Row:
@@ -48,9 +46,14 @@ def expected_loss(config: Config, shape: Shape, data: DataFacts, preset: Preset 
     tokens = config.tokens_per_update * config.max_iters
     if preset is not None and preset.val_loss is not None and preset.val_loss_source is not None:
         return measured(
-            "final_loss", what, preset.val_loss, "nats", msg("this preset: {source}", source=preset.val_loss_source),
-            preset.val_loss - 0.03, preset.val_loss + 0.03,
-        )  # fmt: skip
+            "final_loss",
+            msg("val loss that this preset reaches"),
+            preset.val_loss,
+            "nats",
+            msg("this preset: {source}", source=preset.val_loss_source),
+            preset.val_loss - 0.03,
+            preset.val_loss + 0.03,
+        )
     if not tokens:
         return unknown("final_loss", what, "nats", msg("the run has no updates"))
     corpus = corpus_named(f"{data.name} {'char' if data.is_char else ''}")
@@ -76,10 +79,15 @@ def _from_anchor(anchor: Anchor, config: Config, shape: Shape, data: DataFacts, 
     away = abs(math.log(N / anchor.N)) + abs(math.log(worth / anchor.D))
     margin = anchor.spread + PER_E_FOLD * away
     return estimated(
-        "final_loss", msg("val loss at the end"), losses[0], "rough_nats",
+        "final_loss",
+        msg("val loss at the end"),
+        losses[0],
+        "rough_nats",
         msg(
-            "differences of three published laws from {anchor}; batch and repetition are counted as lost tokens, the learning rate is taken as well chosen",
+            "differences of three published laws from {anchor}; batch and repetition are counted as lost tokens, the "
+            "learning rate is taken as well chosen",
             anchor=anchor.source,
         ),
-        min(losses) - margin, max(losses) + margin,
-    )  # fmt: skip
+        min(losses) - margin,
+        max(losses) + margin,
+    )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nanoscope.analysis.corpora import corpus_named
 from nanoscope.analysis.finding import Change
 from nanoscope.analysis.laws import (
     SMALLEST_FITTED_D,
@@ -21,11 +22,13 @@ from nanoscope.analysis.plan_facts import DataFacts, MachineFacts
 from nanoscope.analysis.plan_memory import checkpoint_bytes, largest_micro_batch, peak_memory, usable_memory
 from nanoscope.analysis.plan_rows import two_digits
 from nanoscope.analysis.plan_time import TimePlan
+from nanoscope.analysis.references import REFERENCES
 from nanoscope.config.fields import Config
 from nanoscope.message import Message, msg
 from nanoscope.sizing import Shape, parameters
 
-MANY_EPOCHS = 8  # tokens repeated so often are worth 83 % of fresh ones, and small models begin to know them by heart
+MANY_EPOCHS = 24  # tokens repeated so often are worth half of fresh ones, and even with dropout val soon turns
+FEW_EPOCHS = 6  # without dropout, a model with more parameters than the data has tokens knows them by heart after a few more
 TOO_LARGE_BATCH = 4.0  # times the critical batch: five times the tokens that are needed
 TOO_FEW_UPDATES = 500
 EVAL_SHARE = 0.15
@@ -46,7 +49,7 @@ def warnings_of(
     yield from _fits(config, shape, machine)
     yield from _disk(config, shape, machine)
     if config.max_iters and not config.eval_only:
-        yield from _repetition(config, data)
+        yield from _repetition(config, shape, data)
         yield from _batch(config)
         yield from _schedule(config)
         yield from _rate(config, shape)
@@ -101,26 +104,50 @@ def disk_bytes(config: Config, shape: Shape) -> float:
     return checkpoint_bytes(shape) * (config.keep_checkpoints + 2)
 
 
-def _repetition(config: Config, data: DataFacts) -> Iterator[Warning]:
+def _repetition(config: Config, shape: Shape, data: DataFacts) -> Iterator[Warning]:
     if not data.train_tokens:
         return
     seen = config.tokens_per_update * config.max_iters
     epochs = seen / data.train_tokens
-    if epochs < MANY_EPOCHS:
-        if epochs <= 1 and config.dropout > 0:
-            yield Warning(
-                "dropout_in_one_epoch",
-                msg("dropout {dropout:about} in a run that sees each token at most once: it only slows learning", dropout=config.dropout),
-                Change(msg("switch it off"), "dropout", config.dropout, 0.0),
-            )
-        return
-    worth = worth_of_tokens(seen, data.train_tokens) / seen
-    claim = msg(
-        "will repeat the data {epochs:about} times: its {seen:tokens} tokens teach as much as {fresh:tokens} fresh ones at best, and val will likely rise before the end",
-        epochs=epochs, seen=seen, fresh=worth * seen,
-    )  # fmt: skip
-    updates = max(1, round(MANY_EPOCHS * data.train_tokens / config.tokens_per_update))
-    yield Warning("data_repeated", claim, Change(msg("stop earlier, or take more text"), "max_iters", config.max_iters, updates))
+    if epochs <= 1 and config.dropout > 0:
+        yield Warning(
+            "dropout_in_one_epoch",
+            msg("dropout {dropout:about} in a run that sees each token at most once: it only slows learning", dropout=config.dropout),
+            Change(msg("switch it off"), "dropout", config.dropout, 0.0),
+        )
+    if epochs > MANY_EPOCHS:
+        worth = worth_of_tokens(seen, data.train_tokens) / seen
+        claim = msg(
+            "will repeat the data {epochs:about} times: its {seen:tokens} tokens teach as much as {fresh:tokens} fresh ones at best, "
+            "and val will likely rise before the end",
+            epochs=epochs, seen=seen, fresh=worth * seen,
+        )  # fmt: skip
+        yield Warning("data_repeated", claim, _shorter(config, shape, data))
+    elif epochs > FEW_EPOCHS and config.dropout == 0 and parameters(shape).total > 2 * data.train_tokens:
+        claim = msg(
+            "{parameters:parameters} parameters see {tokens:tokens} tokens {epochs:about} times without dropout: they will "
+            "learn them by heart",
+            parameters=parameters(shape).total,
+            tokens=data.train_tokens,
+            epochs=epochs,
+        )
+        yield Warning("will_overfit", claim, Change(msg("switch dropout on, or take more text"), "dropout", 0.0, 0.2))
+
+
+def _shorter(config: Config, shape: Shape, data: DataFacts) -> Change:
+    """Where this very config is known to be best, or else where repetition has lost most of its worth."""
+    corpus = corpus_named(data.name)
+    for known in REFERENCES:
+        same = (known.n_layer, known.n_embd, known.block_size, known.tokens_per_update) == (
+            shape.n_layer, shape.n_embd, shape.block_size, config.tokens_per_update,
+        )  # fmt: skip
+        if corpus is not None and known.corpus == corpus.name and same and known.best_step is not None:
+            return Change(
+                msg("this config is known to be best near update {step:count} ({source})", step=known.best_step, source=known.source),
+                "max_iters", config.max_iters, known.best_step,
+            )  # fmt: skip
+    updates = max(1, round(MANY_EPOCHS * (data.train_tokens or 0) / config.tokens_per_update))
+    return Change(msg("stop earlier, or take more text"), "max_iters", config.max_iters, updates)
 
 
 def _batch(config: Config) -> Iterator[Warning]:
@@ -128,16 +155,26 @@ def _batch(config: Config) -> Iterator[Warning]:
     critical, best = two_digits(critical_batch(tokens)), two_digits(step_law_batch(tokens))
     ratio = config.tokens_per_update / critical
     accumulation = max(1, round(best / (config.batch_size * config.block_size)))
-    change = Change(
-        msg("fewer tokens per update and more updates; {tokens:tokens} a time is near the best for this budget", tokens=best),
-        "gradient_accumulation_steps", config.gradient_accumulation_steps, accumulation,
-    ) if accumulation < config.gradient_accumulation_steps else Change(msg("a smaller batch_size and more updates"), "batch_size", config.batch_size,
-                                                                      max(1, round(best / config.block_size)))  # fmt: skip
+    change = (
+        Change(
+            msg("fewer tokens per update and more updates; {tokens:tokens} a time is near the best for this budget", tokens=best),
+            "gradient_accumulation_steps",
+            config.gradient_accumulation_steps,
+            accumulation,
+        )
+        if accumulation < config.gradient_accumulation_steps
+        else Change(msg("a smaller batch_size and more updates"), "batch_size", config.batch_size, max(1, round(best / config.block_size)))
+    )
     if ratio >= TOO_LARGE_BATCH * 0.95:
         claim = msg(
-            "{batch:tokens} tokens per update on a budget of {budget:tokens}: {times:about} times the critical batch of about {critical:tokens}, so some {waste:about} times the tokens are needed",
-            batch=config.tokens_per_update, budget=tokens, times=ratio, critical=critical, waste=tokens_wasted(config.tokens_per_update, critical),
-        )  # fmt: skip
+            "{batch:tokens} tokens per update on a budget of {budget:tokens}: {times:about} times the critical batch of "
+            "about {critical:tokens}, so some {waste:about} times the tokens are needed",
+            batch=config.tokens_per_update,
+            budget=tokens,
+            times=ratio,
+            critical=critical,
+            waste=tokens_wasted(config.tokens_per_update, critical),
+        )
         yield Warning("batch_too_large", claim, change)
     elif config.max_iters < TOO_FEW_UPDATES and config.tokens_per_update > 4 * best:
         claim = msg(
@@ -201,10 +238,20 @@ def _rate(config: Config, shape: Shape) -> Iterator[Warning]:
     if 0.2 <= off <= 5:
         return
     claim = (
-        msg("learning_rate = {rate:rate} is {times:about} times what suits this size and length (about {best:rough_rate})", rate=config.learning_rate, times=off, best=suggested)
+        msg(
+            "learning_rate = {rate:rate} is {times:about} times what suits this size and length (about {best:rough_rate})",
+            rate=config.learning_rate,
+            times=off,
+            best=suggested,
+        )
         if off > 1
-        else msg("learning_rate = {rate:rate} is {times:about} times too small for this size and length (about {best:rough_rate})", rate=config.learning_rate, times=1 / off, best=suggested)
-    )  # fmt: skip
+        else msg(
+            "learning_rate = {rate:rate} is {times:about} times too small for this size and length (about {best:rough_rate})",
+            rate=config.learning_rate,
+            times=1 / off,
+            best=suggested,
+        )
+    )
     yield Warning(
         "learning_rate_off", claim, Change(msg("try the suggested one"), "learning_rate", config.learning_rate, two_digits(suggested))
     )
@@ -238,9 +285,12 @@ def _evaluation(config: Config, data: DataFacts, times: TimePlan | Message, diff
     tokens = config.eval_iters * config.batch_size * config.block_size
     if data.val_tokens and tokens * wanted > data.val_tokens:
         claim = msg(
-            "the val set of {tokens:tokens} tokens is too small: two runs must differ by about {visible:nats} to be told apart, and you want {wanted:nats}",
-            tokens=data.val_tokens, visible=2 * math.sqrt(2) * error * math.sqrt(min(1.0, tokens / data.val_tokens)), wanted=difference,
-        )  # fmt: skip
+            "the val set of {tokens:tokens} tokens is too small: two runs must differ by about {visible:nats} to be told "
+            "apart, and you want {wanted:nats}",
+            tokens=data.val_tokens,
+            visible=2 * math.sqrt(2) * error * math.sqrt(min(1.0, tokens / data.val_tokens)),
+            wanted=difference,
+        )
         yield Warning(
             "val_set_too_small",
             claim,

@@ -41,10 +41,19 @@ def calibrate(config: Config, vocab_size: int, budget_s: float = BUDGET_S) -> Ca
 def calibration_from(found: dict, took_s: float) -> Calibration:
     pairs = {key: tuple((int(size), float(value)) for size, value in found[key]) for key in ("micro_s", "forward_s", "memory_bytes")}
     return Calibration(
-        **pairs, optimizer_s=found["optimizer_s"], base_bytes=found["base_bytes"], copy_s=found["copy_s"], write_bytes_per_s=found["write_bytes_per_s"],
-        start_s=found["start_s"], sample_token_s=found["sample_token_s"], scatter=found["scatter"], layers_timed=tuple(found["layers_timed"]),
-        peak_flops=found["peak_flops"], achieved_flops=found["achieved_flops"], took_s=took_s,
-    )  # fmt: skip
+        **pairs,
+        optimizer_s=found["optimizer_s"],
+        base_bytes=found["base_bytes"],
+        copy_s=found["copy_s"],
+        write_bytes_per_s=found["write_bytes_per_s"],
+        start_s=found["start_s"],
+        sample_token_s=found["sample_token_s"],
+        scatter=found["scatter"],
+        layers_timed=tuple(found["layers_timed"]),
+        peak_flops=found["peak_flops"],
+        achieved_flops=found["achieved_flops"],
+        took_s=took_s,
+    )
 
 
 def _failure(code: int, stderr: str) -> Message:

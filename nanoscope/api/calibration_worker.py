@@ -1,9 +1,8 @@
 """The measuring process behind `nanoscope plan`: one question as JSON on stdin, one answer on stdout.
 
-It trains the very model on made-up tokens with the trainer's own functions, at two micro-batch sizes. A model whose micro-batch takes seconds is
-timed with one and with a few layers, and the rest follows from the difference: blocks are alike. Peak memory is that of the process, which
-only grows: the smaller size is measured first.
-"""
+It trains the very model on made-up tokens with the trainer's own functions, at two micro-batch sizes. A model whose micro-batch takes
+seconds is timed with one and with a few layers, and the rest follows from the difference: blocks are alike. Peak memory is that of the
+process, which only grows: the smaller size is measured first."""
 
 from __future__ import annotations
 
@@ -109,9 +108,15 @@ def measured_point(config: Config, vocab_size: int, layers: int, size: int, budg
 
     accumulation = min(2, config.gradient_accumulation_steps)  # from two on, the norms of the micro-batches are taken too
     config = dataclasses.replace(
-        config, n_layer=layers, batch_size=size, gradient_accumulation_steps=accumulation, chunked_head=config.chunked_head, max_iters=10**6,
-        lr_decay_iters=10**6, warmup_iters=0,
-    )  # fmt: skip
+        config,
+        n_layer=layers,
+        batch_size=size,
+        gradient_accumulation_steps=accumulation,
+        chunked_head=config.chunked_head,
+        max_iters=10**6,
+        lr_decay_iters=10**6,
+        warmup_iters=0,
+    )
     before_s = time.perf_counter()
     workshop = set_up(config, made_up_data(config, vocab_size), Beginning(None, False, None, ()), lambda event: None, None)
     set_up_s = time.perf_counter() - before_s
@@ -168,9 +173,12 @@ def extended(points: list[Point], config: Config, vocab_size: int, base: float) 
     if deepest == config.n_layer:
         whole = [point for point in points if point.layers == deepest]
         return {
-            "micro_s": [(point.size, point.micro_s) for point in whole], "forward_s": [(point.size, point.forward_s) for point in whole],
-            "memory_bytes": [(point.size, point.memory_bytes) for point in whole], "optimizer_s": whole[-1].optimizer_s, "copy_s": whole[-1].copy_s,
-        }  # fmt: skip
+            "micro_s": [(point.size, point.micro_s) for point in whole],
+            "forward_s": [(point.size, point.forward_s) for point in whole],
+            "memory_bytes": [(point.size, point.memory_bytes) for point in whole],
+            "optimizer_s": whole[-1].optimizer_s,
+            "copy_s": whole[-1].copy_s,
+        }
     few = next(point for point in points if point.layers == 1 and point.size == points[-1].size)
     many = points[-1]
     total = parameters(shape_of(config, vocab_size)).total

@@ -20,7 +20,7 @@ def comparison_of(
     targets: Sequence[str], against: Sequence[str] = (), configs: Sequence[str] = (), hardware: Sequence[str] = (),
     given: Sequence[tuple[str, str]] = (), rescored: tuple[Verdict, ...] = (),
 ) -> Comparison:  # fmt: skip
-    """`against` makes two groups of repeats of what would otherwise be single runs. `configs` and `hardware` are one for all, or one each."""
+    """`against` makes two groups of repeats of what would be single runs. `configs` and `hardware` are one for all, or one each."""
     return compare(groups_of(targets, against, configs, hardware, given), rescored)
 
 

@@ -23,5 +23,9 @@ def step_named(text: str, run: Run) -> int:
         )
     per_update = Case(run).tokens_per_update
     if per_update is None or per_update.value <= 0:
-        raise fault(msg("the tokens per update of this run are not known"), where=msg("{option:code}", option="--at"), fix=msg("give a step instead"))
+        raise fault(
+            msg("the tokens per update of this run are not known"),
+            where=msg("{option:code}", option="--at"),
+            fix=msg("give a step instead"),
+        )
     return max(1, round(budget.amount / per_update.value))

@@ -129,10 +129,18 @@ def named_machine(config: Config, device: tuple[str, Device | None, str, int, fl
     dtype = config.dtype if config.dtype != "auto" else found.best_dtype if found is not None and kind == "gpu" else "float32"
     size = memory_gb or (min(found.memory_gb) if found is not None and found.memory_gb else None)
     return MachineFacts(
-        name=found.name if found is not None else text, kind=kind, dtype=dtype, device=found, count=count,
-        memory_bytes=size * 1e9 if size else None, is_this_one=False, compiled=config.compile is not False and kind == "gpu",
-        not_calibrated=None if found is not None else msg("the speed of {name:code} is only known by measurement: run this on it", name=text),
-    )  # fmt: skip
+        name=found.name if found is not None else text,
+        kind=kind,
+        dtype=dtype,
+        device=found,
+        count=count,
+        memory_bytes=size * 1e9 if size else None,
+        is_this_one=False,
+        compiled=config.compile is not False and kind == "gpu",
+        not_calibrated=None
+        if found is not None
+        else msg("the speed of {name:code} is only known by measurement: run this on it", name=text),
+    )
 
 
 def this_machine(config: Config) -> MachineFacts:
@@ -154,7 +162,7 @@ def this_machine(config: Config) -> MachineFacts:
     chosen = choose_machine(config, lambda event: None)
     kind = {"cuda": "gpu", "mps": "apple"}.get(chosen.device.type, "cpu")
     return dataclasses.replace(
-        facts, name=chosen.hardware, kind=kind, dtype=chosen.dtype, memory_bytes=chosen.memory_bytes,
+        facts, name=f"this machine ({chosen.hardware})", kind=kind, dtype=chosen.dtype, memory_bytes=chosen.memory_bytes,
         device=hardware_named(chosen.hardware).device if kind != "cpu" else None, compiled=config.compile is not False and kind == "gpu",
     )  # fmt: skip
 
@@ -236,8 +244,15 @@ def _unknown_device(text: str, is_laptop: bool) -> Fault:
             where=msg("{option:code}", option="--hardware"),
             fix=msg("laptop parts share a name with faster cards: run {command:code} on the laptop itself", command="nanoscope plan"),
         )
-    return Fault(what, where=msg("{option:code}", option="--hardware"), fix=msg("use a name such as {names:code}, or run {command:code} on the machine itself",
-                                                                                names=("RTX 4070", "A100", "M3 Max"), command="nanoscope plan"))  # fmt: skip
+    return Fault(
+        what,
+        where=msg("{option:code}", option="--hardware"),
+        fix=msg(
+            "use a name such as {names:code}, or run {command:code} on the machine itself",
+            names=("RTX 4070", "A100", "M3 Max"),
+            command="nanoscope plan",
+        ),
+    )
 
 
 def _refuse_impossible(settings: Settings, data: DataFacts) -> None:
@@ -247,11 +262,16 @@ def _refuse_impossible(settings: Settings, data: DataFacts) -> None:
         if tokens is not None and tokens <= config.block_size:
             faults.append(
                 Fault(
-                    msg("the {split} split has {tokens:count} tokens, fewer than one context of {block:count}", split=name, tokens=tokens, block=config.block_size),
+                    msg(
+                        "the {split} split has {tokens:count} tokens, fewer than one context of {block:count}",
+                        split=name,
+                        tokens=tokens,
+                        block=config.block_size,
+                    ),
                     where=msg("{where:code}", where=[f"block_size: {settings.came_from.get('block_size', 'default')}"]),
                     fix=msg("use a shorter context or more text"),
                 )
-            )  # fmt: skip
+            )
     raise_if_any(faults)
 
 
@@ -274,10 +294,14 @@ def _prepared(name: str) -> DataFacts | None:
     if about is not None:
         facts = about.get("facts", {})
         return DataFacts(
-            name=name, train_tokens=about["train"]["tokens"], val_tokens=about["val"]["tokens"], vocab_size=padded_vocab(about["vocab_size"]),
-            bytes_per_token=facts.get("bytes_per_token"), unigram_nats=facts.get("unigram_nats"),
+            name=name,
+            train_tokens=about["train"]["tokens"],
+            val_tokens=about["val"]["tokens"],
+            vocab_size=padded_vocab(about["vocab_size"]),
+            bytes_per_token=facts.get("bytes_per_token"),
+            unigram_nats=facts.get("unigram_nats"),
             origin=msg("counted in {folder:code}", folder=str(folder)),
-        )  # fmt: skip
+        )
     return _nanogpt_folder(name, folder)
 
 
@@ -302,9 +326,14 @@ def _known_corpus(name: str) -> DataFacts | None:
     if corpus is None:
         return None
     return DataFacts(
-        name=name, train_tokens=corpus.train_tokens, val_tokens=corpus.val_tokens, vocab_size=corpus.vocab_size, unigram_nats=corpus.unigram_nats,
-        is_char=corpus.is_char, origin=msg("as nanoGPT prepares {corpus:code}", corpus=corpus.name),
-    )  # fmt: skip
+        name=name,
+        train_tokens=corpus.train_tokens,
+        val_tokens=corpus.val_tokens,
+        vocab_size=corpus.vocab_size,
+        unigram_nats=corpus.unigram_nats,
+        is_char=corpus.is_char,
+        origin=msg("as nanoGPT prepares {corpus:code}", corpus=corpus.name),
+    )
 
 
 def _unchanged_preset(settings: Settings):

@@ -18,6 +18,8 @@ from nanoscope.config.fields import settings
 
 if TYPE_CHECKING:
     from nanoscope.analysis.plan import Plan
+    from nanoscope.analysis.plan_actual import Held
+    from nanoscope.record.run import Run
 
 KEPT = 200  # plans; the oldest go
 UNTOUCHED = {"checkpoint", "output"}  # groups of settings that do not change what a run costs or reaches
@@ -48,6 +50,14 @@ def recall(config: Mapping[str, object]) -> dict[str, Any] | None:
         return found if isinstance(found, dict) and isinstance(found.get("rows"), dict) else None
     except (OSError, ValueError):
         return None
+
+
+def planned_for(run: Run) -> tuple[Held, ...]:
+    """The run against the plan that was made for its settings, if one was. `explain` and `diagnose` show this."""
+    from nanoscope.analysis.plan_actual import plan_against_actual
+
+    plan = recall({name: run.get(name) for name in settings()})
+    return plan_against_actual(run, plan["rows"]) if plan is not None else ()
 
 
 def name_of(config: Mapping[str, object]) -> str:

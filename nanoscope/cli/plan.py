@@ -35,10 +35,17 @@ def run(given: Namespace) -> int:
 
     found = answer(
         Question(
-            given.source, given.overrides, given.hardware, given.budget, given.price, given.difference, given.dataset_tokens, given.val_tokens,
+            given.source,
+            given.overrides,
+            given.hardware,
+            given.budget,
+            given.price,
+            given.difference,
+            given.dataset_tokens,
+            given.val_tokens,
             measure=not given.no_measure,
         )
-    )  # fmt: skip
+    )
     remember(found.plan)
     text = config_text(found.plan.config, f"nanoscope plan --budget={given.budget}" if given.budget else "nanoscope plan")
     command = command_of(found, given.out)

@@ -95,8 +95,15 @@ def _sooner(each: Sooner, lang: str) -> Message:
             continue
         if axis == "steps":
             first, second = round(first), round(second)
-        parts.append(msg("{first} against {second} {what} ({times:times})", first=show(first, KINDS[axis], lang), second=show(second, KINDS[axis], lang),
-                         what=NOUNS[axis], times=second / first))  # fmt: skip
+        parts.append(
+            msg(
+                "{first} against {second} {what} ({times:times})",
+                first=show(first, KINDS[axis], lang),
+                second=show(second, KINDS[axis], lang),
+                what=NOUNS[axis],
+                times=second / first,
+            )
+        )
     return msg(
         "to the loss that both reached, {loss:nats}, {first} against {second} needed {parts}",
         loss=each.loss,
@@ -171,8 +178,9 @@ def _curves(comparison: Comparison, stream: IO[str], lang: str) -> str:
     is_screen = stream.isatty()
     axis = "tokens" if all(side.per_step("tokens") for side in comparison.sides) else "steps"
     series = [
-        Series(side.name, [step * (side.per_step(axis) or 1.0) for step in side.curve.step], list(side.curve.val)) for side in comparison.sides
-    ]  # fmt: skip
+        Series(side.name, [step * (side.per_step(axis) or 1.0) for step in side.curve.step], list(side.curve.val))
+        for side in comparison.sides
+    ]
     series = [Series(each.name, each.xs[_settled(each) :], each.ys[_settled(each) :]) for each in series]
     lines = overlaid(series, width=72, rows=12, plain=not is_screen)
     if not lines:
@@ -270,12 +278,28 @@ def json_of(comparison: Comparison) -> dict[str, Any]:
     return {
         "runs": [
             {
-                "name": side.name, "title": side.title, "count": side.runs, "last_val": side.last_val, "best_val": side.best[1] if side.best else None,
-                "best_step": side.best[0] if side.best else None, "parameters": _value(side.case.parameters), "updates": side.last_step,
-                "tokens_per_update": side.tokens_per_update, "tokens": side.total("tokens"), "epochs": side.epochs,
-                "flops_per_token": _value(side.case.flops_per_token), "flops": side.total("flops"), "step_s": side.step_s,
-                "micro_batch_s": side.micro_batch_s, "eval_s": side.eval_s, "time_s": side.total("time"), "tokens_per_s": side.tokens_per_s,
-                "flops_per_s": side.flops_per_s, "peak_flops": _value(side.case.peak), "mfu": side.mfu, "energy_j": side.total("energy"),
+                "name": side.name,
+                "title": side.title,
+                "count": side.runs,
+                "last_val": side.last_val,
+                "best_val": side.best[1] if side.best else None,
+                "best_step": side.best[0] if side.best else None,
+                "parameters": _value(side.case.parameters),
+                "updates": side.last_step,
+                "tokens_per_update": side.tokens_per_update,
+                "tokens": side.total("tokens"),
+                "epochs": side.epochs,
+                "flops_per_token": _value(side.case.flops_per_token),
+                "flops": side.total("flops"),
+                "step_s": side.step_s,
+                "micro_batch_s": side.micro_batch_s,
+                "eval_s": side.eval_s,
+                "time_s": side.total("time"),
+                "tokens_per_s": side.tokens_per_s,
+                "flops_per_s": side.flops_per_s,
+                "peak_flops": _value(side.case.peak),
+                "mfu": side.mfu,
+                "energy_j": side.total("energy"),
             }
             for side in sides
         ],
@@ -287,29 +311,41 @@ def json_of(comparison: Comparison) -> dict[str, Any]:
         ],
         "outcomes": [
             {
-                "axis": outcome.axis, "at": outcome.at, "losses": list(outcome.losses),
+                "axis": outcome.axis,
+                "at": outcome.at,
+                "losses": list(outcome.losses),
                 "because": say(outcome.because) if outcome.because is not None else None,
                 "verdicts": [_verdict_json(each) for each in outcome.verdicts],
             }
             for outcome in comparison.outcomes
         ],
         "equal_loss": [
-            {"loss": each.loss, "first": each.first, "second": each.second, "needed": {axis: list(both) for axis, both in each.needed.items()},
-             "times": {axis: each.times(axis) for axis in each.needed}}
+            {
+                "loss": each.loss,
+                "first": each.first,
+                "second": each.second,
+                "needed": {axis: list(both) for axis, both in each.needed.items()},
+                "times": {axis: each.times(axis) for axis in each.needed},
+            }
             for each in comparison.sooner
         ],
         "rescored": [_verdict_json(each) for each in comparison.rescored],
         "remarks": [say(each) for each in comparison.remarks],
-    }  # fmt: skip
+    }
 
 
 def _verdict_json(verdict: Any) -> dict[str, Any]:
     seen = verdict.measured
     return {
-        "result": verdict.result, "words": say(verdict.words), "ahead": verdict.ahead or None, "behind": verdict.behind or None, "by": verdict.by,
-        "half_width_95": verdict.half_width, "standard_error": seen.se if seen is not None else None,
+        "result": verdict.result,
+        "words": say(verdict.words),
+        "ahead": verdict.ahead or None,
+        "behind": verdict.behind or None,
+        "by": verdict.by,
+        "half_width_95": verdict.half_width,
+        "standard_error": seen.se if seen is not None else None,
         "noise": [say(how) for how in seen.how] if seen is not None else [],
-    }  # fmt: skip
+    }
 
 
 def panels_of(comparison: Comparison, lang: str = "en") -> list[Any]:

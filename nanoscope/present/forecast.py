@@ -18,9 +18,16 @@ SERIES = {"val": msg("val loss"), "batch": msg("loss of the updates")}
 
 def headline(found: Forecast) -> Message:
     return msg(
-        "{series} at step {at:count}: {loss:nats}, between {low:nats} and {high:nats} in 80 of 100 cases (now {now:nats} at step {step:count})",
-        series=SERIES[found.series], at=found.at_step, loss=found.loss, low=found.low, high=found.high, now=found.now_loss, step=found.now_step,
-    )  # fmt: skip
+        "{series} at step {at:count}: {loss:nats}, between {low:nats} and {high:nats} in 80 of 100 cases (now "
+        "{now:nats} at step {step:count})",
+        series=SERIES[found.series],
+        at=found.at_step,
+        loss=found.loss,
+        low=found.low,
+        high=found.high,
+        now=found.now_loss,
+        step=found.now_step,
+    )
 
 
 def text_of(found: Forecast | Refusal, run: Run, stream: IO[str], lang: str = "en") -> str:
@@ -28,7 +35,9 @@ def text_of(found: Forecast | Refusal, run: Run, stream: IO[str], lang: str = "e
     if not is_forecast(found):
         return for_stream([*blocks, *_refusal_blocks(found, lang)], stream)
     blocks += [Block(tied(headline(found), lang), "good"), GAP]
-    blocks.append(Block(tied(msg("From {points:count} points; learning rate: {schedule}.", points=found.points, schedule=found.schedule), lang)))
+    blocks.append(
+        Block(tied(msg("From {points:count} points; learning rate: {schedule}.", points=found.points, schedule=found.schedule), lang))
+    )
     blocks += [Block(tied(note, lang), "note", mark="- ") for note in found.notes]
     return for_stream(blocks, stream) + _drawing(found, run, stream, lang)
 
@@ -46,9 +55,17 @@ def _refusal_blocks(found: Any, lang: str) -> list[Block]:
 
 def _drawing(found: Any, run: Run, stream: IO[str], lang: str) -> str:
     steps, median, low, high = found.curve
-    seen = [(int(step), float(val)) for step, val in zip(run.evals.step, run.evals.val, strict=True) if val == val and step >= found.now_step / 4]
-    series = [Series("seen", [s for s, _ in seen], [v for _, v in seen]), Series("median", list(steps), list(median)), Series("low", list(steps), list(low)),
-              Series("high", list(steps), list(high))]  # fmt: skip
+    seen = [
+        (int(step), float(val))
+        for step, val in zip(run.evals.step, run.evals.val, strict=True)
+        if val == val and step >= found.now_step / 4
+    ]
+    series = [
+        Series("seen", [s for s, _ in seen], [v for _, v in seen]),
+        Series("median", list(steps), list(median)),
+        Series("low", list(steps), list(low)),
+        Series("high", list(steps), list(high)),
+    ]
     lines = overlaid(series, width=72, rows=12, plain=True)
     if not lines:
         return ""
@@ -67,7 +84,11 @@ def markdown_of(found: Forecast | Refusal, run: Run, lang: str = "en") -> str:
 
 def json_of(found: Any, run: Run) -> dict[str, Any]:
     if not is_forecast(found):
-        return {"run": run.name, "forecast": None, "refused": {"code": found.code, "because": say(found.because), "instead": say(found.instead) if found.instead else None}}
+        return {
+            "run": run.name,
+            "forecast": None,
+            "refused": {"code": found.code, "because": say(found.because), "instead": say(found.instead) if found.instead else None},
+        }
     steps, median, low, high = (list(map(float, column)) for column in found.curve)
     return {
         "run": run.name,

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from nanoscope.config.fields import Config
 
 SOURCES: dict[str, Message] = {
-    "given": msg("given"), "measured": msg("measured"), "calculated": msg("calculated"), "estimated": msg("estimated"), "unknown": msg("not known"),
-}  # fmt: skip
+    "given": msg("given"),
+    "measured": msg("measured"),
+    "calculated": msg("calculated"),
+    "estimated": msg("estimated"),
+    "unknown": msg("not known"),
+}
 
 
 def blocks_of(plan: Plan, lang: str = "en", reasons: Iterable[Message] = ()) -> list[Block]:
@@ -34,6 +38,7 @@ def blocks_of(plan: Plan, lang: str = "en", reasons: Iterable[Message] = ()) -> 
             *(Block(tied(each, lang), indent=2, mark="- ") for each in chosen),
             GAP,
         ]
+    blocks += [Block(tied(msg("In short"), lang), "head"), *(Block(text, indent=2, mark="- ") for text in short(plan, lang)), GAP]
     if plan.warnings:
         blocks.append(Block(tied(msg("Before you start"), lang), "head"))
         for warning in plan.warnings:
@@ -42,13 +47,30 @@ def blocks_of(plan: Plan, lang: str = "en", reasons: Iterable[Message] = ()) -> 
         blocks.append(GAP)
     for section in plan.sections:
         blocks.append(Block(tied(section.title, lang), "head"))
-        blocks += [Block(line_of(row, lang), indent=2, mark="- ") for row in section.rows]
+        said: set[str] = set()  # an origin is told once in a section
+        for row in section.rows:
+            origin = tied(row.origin, lang)
+            blocks.append(Block(line_of(row, lang, with_origin=origin not in said), indent=2, mark="- "))
+            said.add(origin)
         blocks.append(GAP)
     blocks += [Block(tied(note, lang), "note") for note in plan.notes]
     return blocks
 
 
-def line_of(row: Row, lang: str) -> str:
+SHORT = ("parameters", "tokens", "epochs", "memory_total", "update_s", "total_s", "cost", "final_loss")
+
+
+def short(plan: Plan, lang: str) -> list[str]:
+    """The rows that most people ask for, without their origins."""
+    rows = [row for section in plan.sections for row in section.rows if row.key in SHORT and row.is_known]
+    return [
+        tied(msg("{what}: {value} ({source})", what=row.what, value=value_of(row, lang), source=SOURCES[row.source]), lang) for row in rows
+    ]
+
+
+def line_of(row: Row, lang: str, *, with_origin: bool = True) -> str:
+    if not with_origin:
+        return tied(msg("{what}: {value} ({source})", what=row.what, value=value_of(row, lang), source=SOURCES[row.source]), lang)
     said = msg(
         "{what}: {value} ({source}: {origin})", what=row.what, value=value_of(row, lang), source=SOURCES[row.source], origin=row.origin
     )
@@ -100,11 +122,15 @@ def json_of(plan: Plan) -> dict[str, Any]:
         "config": dataclasses.asdict(plan.config),
         "plan": {section.key: {row.key: row_of(row) for row in section.rows} for section in plan.sections},
         "warnings": [
-            {"code": each.code, "claim": say(each.claim), "change": None if each.change is None else {"words": say(each.change.words), "options": option_of(each.change)}}
+            {
+                "code": each.code,
+                "claim": say(each.claim),
+                "change": None if each.change is None else {"words": say(each.change.words), "options": option_of(each.change)},
+            }
             for each in plan.warnings
         ],
         "notes": [say(note) for note in plan.notes],
-    }  # fmt: skip
+    }
 
 
 def option_of(change: Any) -> str:

@@ -1,10 +1,9 @@
 """How long an update would take on a named device, from its rated peak and its memory bandwidth.
 
-A micro-batch costs its matrix products at a share of the peak, plus the bytes that everything between them moves. Attention is counted
-with its causal half, which fused kernels skip. The constants were chosen once and held against measured runs (see MEASURED), which take between
+A micro-batch costs its matrix products at a share of the peak, plus the bytes that everything between them moves. Attention is counted with
+its causal half, which fused kernels skip. The constants were chosen once and held against measured runs (see MEASURED), which take between
 0.93 and 1.26 of the middle. So the range is the middle times and divided by the square root of two: at its end twice as long as at its
-start. It is an estimate for a card that nobody has measured, no more.
-"""
+start. It is an estimate for a card that nobody has measured, no more."""
 
 from __future__ import annotations
 
@@ -17,8 +16,19 @@ from nanoscope.sizing.parameters import parameters
 from nanoscope.sizing.shape import Shape
 
 ATTAINABLE = {"gpu": 0.85, "apple": 0.55}  # share of the rated peak that large matrix products reach
-LIMITED_BY_POWER = {"H100": 0.65, "H100 SXM": 0.65, "H100 PCIe": 0.6, "H100 NVL": 0.6, "H200": 0.65, "H800": 0.65, "GH200": 0.65, "B200": 0.6,
-                    "T4": 0.5, "L4": 0.5, "A10": 0.6}  # fmt: skip
+LIMITED_BY_POWER = {
+    "H100": 0.65,
+    "H100 SXM": 0.65,
+    "H100 PCIe": 0.6,
+    "H100 NVL": 0.6,
+    "H200": 0.65,
+    "H800": 0.65,
+    "GH200": 0.65,
+    "B200": 0.6,
+    "T4": 0.5,
+    "L4": 0.5,
+    "A10": 0.6,
+}
 """Cards whose power limit lowers the clock long before the rated peak."""
 
 ACTIVATION_BYTES = {True: 100.0, False: 200.0}  # per layer, channel and token in 16 bit, forward and backward; compiled or not

@@ -6,7 +6,9 @@ import numpy as np
 
 from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
 
-NANOGPT = Words(trainer="nanogpt", loss="last_micro_batch", time="with_eval", updates_before_printed=1, peak_flops=312e12, mfu_is_smoothed=True)
+NANOGPT = Words(
+    trainer="nanogpt", loss="last_micro_batch", time="with_eval", updates_before_printed=1, peak_flops=312e12, mfu_is_smoothed=True
+)
 OURS = Words(trainer="nanoscope", loss="mean", time="step_only")
 
 
@@ -16,7 +18,12 @@ def run_of(name="A", steps=(), evals=(), words=OURS, batches=None, **known):
             "loss": [s[1] for s in steps], "took_s": [s[2] for s in steps]}  # fmt: skip
     if steps and len(steps[0]) > 3:
         rows["mfu_frac"] = [s[3] for s in steps]
-    columns = {"step": [e[0] for e in evals], "train": [e[1] for e in evals], "val": [e[2] for e in evals], "printed": [e[0] for e in evals]}
+    columns = {
+        "step": [e[0] for e in evals],
+        "train": [e[1] for e in evals],
+        "val": [e[2] for e in evals],
+        "printed": [e[0] for e in evals],
+    }
     if batches is not None:
         columns["batches"] = [each[0] for each in batches]
         columns["val_batch_losses"] = [np.asarray(each[1], float) for each in batches]
@@ -24,16 +31,61 @@ def run_of(name="A", steps=(), evals=(), words=OURS, batches=None, **known):
     return Run(name, words, steps_from(rows, len(steps)), evals_from(columns, len(evals)), facts)
 
 
-CPU_DEMO = dict(dataset="shakespeare_char", device="cpu", compile=False, batch_size=12, block_size=64, gradient_accumulation_steps=1, n_layer=4, n_head=4,
-                n_embd=128, dropout=0.0, learning_rate=1e-3, max_iters=2000, lr_decay_iters=2000, min_lr=1e-4, beta2=0.99, warmup_iters=100,
-                eval_interval=250, eval_iters=20, hardware="laptop CPU")  # fmt: skip
-GPU_DEMO = dict(dataset="shakespeare_char", batch_size=64, block_size=256, gradient_accumulation_steps=1, n_layer=6, n_head=6, n_embd=384, dropout=0.2,
-                learning_rate=1e-3, max_iters=5000, lr_decay_iters=5000, min_lr=1e-4, beta2=0.99, warmup_iters=100, eval_interval=250, eval_iters=200,
-                log_interval=10, hardware="1x RTX 4070 Ti 12GB")  # fmt: skip
-SMALL = dict(batch_size=16, gradient_accumulation_steps=32, block_size=1024, n_layer=12, n_head=12, n_embd=384, vocab_size=50304, bias=False,
-             learning_rate=1e-3, hardware="1x RTX 4070 12GB")  # fmt: skip
-LARGE = dict(batch_size=8, gradient_accumulation_steps=64, block_size=1024, n_layer=12, n_head=12, n_embd=768, vocab_size=50304, bias=False,
-             learning_rate=3e-4, hardware="1x RTX 4070 12GB")  # fmt: skip
+CPU_DEMO = {
+    "dataset": "shakespeare_char",
+    "device": "cpu",
+    "compile": False,
+    "batch_size": 12,
+    "block_size": 64,
+    "gradient_accumulation_steps": 1,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_embd": 128,
+    "dropout": 0.0,
+    "learning_rate": 1e-3,
+    "max_iters": 2000,
+    "lr_decay_iters": 2000,
+    "min_lr": 1e-4,
+    "beta2": 0.99,
+    "warmup_iters": 100,
+    "eval_interval": 250,
+    "eval_iters": 20,
+    "hardware": "laptop CPU",
+}
+GPU_DEMO = {
+    "dataset": "shakespeare_char",
+    "batch_size": 64,
+    "block_size": 256,
+    "gradient_accumulation_steps": 1,
+    "n_layer": 6,
+    "n_head": 6,
+    "n_embd": 384,
+    "dropout": 0.2,
+    "learning_rate": 1e-3,
+    "max_iters": 5000,
+    "lr_decay_iters": 5000,
+    "min_lr": 1e-4,
+    "beta2": 0.99,
+    "warmup_iters": 100,
+    "eval_interval": 250,
+    "eval_iters": 200,
+    "log_interval": 10,
+    "hardware": "1x RTX 4070 Ti 12GB",
+}
+SMALL = {
+    "batch_size": 16,
+    "gradient_accumulation_steps": 32,
+    "block_size": 1024,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_embd": 384,
+    "vocab_size": 50304,
+    "bias": False,
+    "learning_rate": 1e-3,
+    "hardware": "1x RTX 4070 12GB",
+}
+LARGE = {"batch_size": 8, "gradient_accumulation_steps": 64, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 50304, "bias": False,
+             "learning_rate": 3e-4, "hardware": "1x RTX 4070 12GB"}  # fmt: skip
 
 
 def cpu_run():

@@ -103,7 +103,10 @@ def test_equal_tokens_per_update_make_the_micro_batch_harmless():
     effects = {each.key: each.effect for each in pair(small_run(), large_run()).differences}
     assert effects["batch_size"] == effects["gradient_accumulation_steps"] == "cannot"
     smaller = {**SMALL, "gradient_accumulation_steps": 16}
-    effects = {each.key: each.effect for each in pair(run_of("A", evals=[(1, 5.0, 5.0)], **SMALL), run_of("B", evals=[(1, 5, 5.0)], **smaller)).differences}
+    effects = {
+        each.key: each.effect
+        for each in pair(run_of("A", evals=[(1, 5.0, 5.0)], **SMALL), run_of("B", evals=[(1, 5, 5.0)], **smaller)).differences
+    }
     assert effects["gradient_accumulation_steps"] == "can"
 
 
@@ -113,8 +116,17 @@ def test_equal_tokens_per_update_make_the_micro_batch_harmless():
 def seeded(seed, offset=0.0, batches=("x",), sd_batch=0.2, sd_seed=0.0, n=40):
     rng, common = np.random.default_rng(seed), np.random.default_rng(7)
     losses = 2.0 + offset + common.normal(0, sd_batch, n) + rng.normal(0, 0.02, n) + rng.normal(0, sd_seed)
-    return run_of(f"s{seed}", evals=[(1000, losses.mean(), losses.mean())], batches=[(batches[0], losses)], words=OURS, block_size=64, dataset="x", batch_size=8,
-                  gradient_accumulation_steps=1, n_layer=2)  # fmt: skip
+    return run_of(
+        f"s{seed}",
+        evals=[(1000, losses.mean(), losses.mean())],
+        batches=[(batches[0], losses)],
+        words=OURS,
+        block_size=64,
+        dataset="x",
+        batch_size=8,
+        gradient_accumulation_steps=1,
+        n_layer=2,
+    )
 
 
 def test_the_same_batches_make_a_difference_sharper():
@@ -143,7 +155,16 @@ def test_seeds_needed_is_the_usual_formula():
 
 def test_a_pair_that_differs_by_the_published_seed_noise_has_no_winner():
     """Two of 81 repeats of one run, spread 0.0019 (modded-nanogpt), 0.004 apart."""
-    known = dict(dataset="fineweb", n_layer=12, n_head=6, n_embd=768, block_size=1024, tokens_per_update=393_216, eval_iters=160, batch_size=64)
+    known = {
+        "dataset": "fineweb",
+        "n_layer": 12,
+        "n_head": 6,
+        "n_embd": 768,
+        "block_size": 1024,
+        "tokens_per_update": 393_216,
+        "eval_iters": 160,
+        "batch_size": 64,
+    }
     a = run_of("a", evals=[(1000, math.nan, 3.45), (1770, math.nan, 3.2771)], **known)
     b = run_of("b", evals=[(1000, math.nan, 3.45), (1770, math.nan, 3.2811)], **known)
     assert pair(a, b).outcome("steps").verdicts[0].result == "no_difference"
@@ -174,7 +195,9 @@ def test_padding_a_vocabulary_is_no_other_tokenizer():
 
 def test_the_same_text_under_two_tokenizers_is_compared_in_bits_per_byte():
     def run(name, vocab, val, bits):
-        base = with_evals(name, val, vocab_size=vocab, tokenizer_fingerprint=name, text_fingerprint="t", block_size=64, eval_iters=200, batch_size=12)
+        base = with_evals(
+            name, val, vocab_size=vocab, tokenizer_fingerprint=name, text_fingerprint="t", block_size=64, eval_iters=200, batch_size=12
+        )
         base.evals.val_bits_per_byte[:] = [bits + 0.2, bits]
         return base
 
@@ -190,7 +213,9 @@ def test_the_same_text_under_two_tokenizers_is_compared_in_bits_per_byte():
 def test_two_runs_that_fail_at_the_same_place_do_not_blame_what_differs():
     losses = [10.9, 9.9, 9.0, 7.8, 6.6, 6.1]
     a = run_of("A", [(1 + 10 * i, x, 1.5) for i, x in enumerate([*losses, 270.0, 180.0, 120.0])], words=NANOGPT, dtype="float32")
-    b = run_of("B", [(1 + 10 * i, x + 1e-4, 0.46) for i, x in enumerate([*losses, math.nan, math.nan, math.nan])], words=NANOGPT, dtype="float16")
+    b = run_of(
+        "B", [(1 + 10 * i, x + 1e-4, 0.46) for i, x in enumerate([*losses, math.nan, math.nan, math.nan])], words=NANOGPT, dtype="float16"
+    )
     found = pair(a, b)
     assert agreement(*found.sides) == 51 and blown_up_at(found.sides[0]) == blown_up_at(found.sides[1]) == 61
     assert "both fail between" in said(found) and "not the cause" in said(found)

@@ -28,17 +28,44 @@ WEB = DataFacts("fineweb-edu", 10_000_000_000, 100_000_000, 50304, is_char=False
 def on(name, config=None, **changes):
     found = hardware_named(name)
     dtype = found.device.best_dtype if found.device else "float32"
-    return MachineFacts(name, found.kind, dtype, found.device, found.count or 1, (found.memory_gb or min(found.device.memory_gb)) * 1e9, is_this_one=False,
-                        compiled=True, **changes)  # fmt: skip
+    return MachineFacts(
+        name,
+        found.kind,
+        dtype,
+        found.device,
+        found.count or 1,
+        (found.memory_gb or min(found.device.memory_gb)) * 1e9,
+        is_this_one=False,
+        compiled=True,
+        **changes,
+    )
 
 
 def config(**changes):
     return dataclasses.replace(Config(), **changes)
 
 
-GPU_DEMO = config(dataset="shakespeare_char", batch_size=64, block_size=256, gradient_accumulation_steps=1, n_layer=6, n_head=6, n_embd=384, dropout=0.2,
-                  learning_rate=1e-3, min_lr=1e-4, max_iters=5000, lr_decay_iters=5000, warmup_iters=100, eval_interval=250, eval_iters=200, beta2=0.99)  # fmt: skip
-WIDE = config(batch_size=8, gradient_accumulation_steps=64, n_embd=768, vocab_size=50304, max_iters=1000, lr_decay_iters=1000, warmup_iters=50)
+GPU_DEMO = config(
+    dataset="shakespeare_char",
+    batch_size=64,
+    block_size=256,
+    gradient_accumulation_steps=1,
+    n_layer=6,
+    n_head=6,
+    n_embd=384,
+    dropout=0.2,
+    learning_rate=1e-3,
+    min_lr=1e-4,
+    max_iters=5000,
+    lr_decay_iters=5000,
+    warmup_iters=100,
+    eval_interval=250,
+    eval_iters=200,
+    beta2=0.99,
+)
+WIDE = config(
+    batch_size=8, gradient_accumulation_steps=64, n_embd=768, vocab_size=50304, max_iters=1000, lr_decay_iters=1000, warmup_iters=50
+)
 NARROW = dataclasses.replace(WIDE, batch_size=16, gradient_accumulation_steps=32, n_embd=384)
 
 
@@ -68,7 +95,10 @@ def test_published_updates_on_other_cards_lie_in_the_range():
 @pytest.mark.parametrize("card", ["RTX 3060", "RTX 4090", "A100", "H100", "T4", "M1"])
 def test_the_range_is_at_most_twice_as_long_at_its_end(card):
     device = hardware_named(card).device
-    for shape in (Shape(n_layer=2, n_head=2, n_embd=64, block_size=64, vocab_size=65), Shape(n_layer=24, n_head=16, n_embd=1024, block_size=1024, vocab_size=50304)):
+    for shape in (
+        Shape(n_layer=2, n_head=2, n_embd=64, block_size=64, vocab_size=65),
+        Shape(n_layer=24, n_head=16, n_embd=1024, block_size=1024, vocab_size=50304),
+    ):
         found = update_time(shape, device, batch_size=4, accumulation=8, dtype=device.best_dtype)
         assert 1.0 < found.high_s / found.low_s <= 2.0 + 1e-9
         assert found.low_efficiency <= found.efficiency <= found.high_efficiency <= 0.95
@@ -139,7 +169,11 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not():
     from nanoscope.analysis.plan_memory import peak_memory, usable_memory
 
     largest = largest_micro_batch(WIDE, shape_of(WIDE), machine)
-    assert peak_memory(WIDE, shape_of(WIDE), machine, largest)[2] <= usable_memory(machine) < peak_memory(WIDE, shape_of(WIDE), machine, largest + 1)[2]
+    assert (
+        peak_memory(WIDE, shape_of(WIDE), machine, largest)[2]
+        <= usable_memory(machine)
+        < peak_memory(WIDE, shape_of(WIDE), machine, largest + 1)[2]
+    )
 
 
 def test_a_measured_line_goes_through_its_points():
@@ -148,8 +182,22 @@ def test_a_measured_line_goes_through_its_points():
 
 
 def calibrated(**changes):
-    facts = dict(micro_s=((6, 0.030), (12, 0.050)), forward_s=((6, 0.01), (12, 0.016)), optimizer_s=0.005, memory_bytes=((6, 3e8), (12, 3.5e8)), base_bytes=2.5e8,
-                 copy_s=0.01, write_bytes_per_s=3e8, start_s=4.0, sample_token_s=0.0, scatter=0.02, layers_timed=(4,), peak_flops=1e11, achieved_flops=6e10, took_s=8.0)  # fmt: skip
+    facts = {
+        "micro_s": ((6, 0.030), (12, 0.050)),
+        "forward_s": ((6, 0.01), (12, 0.016)),
+        "optimizer_s": 0.005,
+        "memory_bytes": ((6, 3e8), (12, 3.5e8)),
+        "base_bytes": 2.5e8,
+        "copy_s": 0.01,
+        "write_bytes_per_s": 3e8,
+        "start_s": 4.0,
+        "sample_token_s": 0.0,
+        "scatter": 0.02,
+        "layers_timed": (4,),
+        "peak_flops": 1e11,
+        "achieved_flops": 6e10,
+        "took_s": 8.0,
+    }
     return Calibration(**{**facts, **changes})
 
 
@@ -184,7 +232,9 @@ def test_half_a_million_tokens_an_update_on_a_small_budget():
     small = dataclasses.replace(WIDE, max_iters=191, lr_decay_iters=191, warmup_iters=10)  # 100 M tokens
     text = warned(small)["batch_too_large"]
     assert "524,288 tokens per update on a budget of 100M" in text and "4.03 times the critical batch of about 130,000" in text
-    assert "batch_too_large" not in warned(dataclasses.replace(WIDE, gradient_accumulation_steps=4, max_iters=24_000, lr_decay_iters=24_000))
+    assert "batch_too_large" not in warned(
+        dataclasses.replace(WIDE, gradient_accumulation_steps=4, max_iters=24_000, lr_decay_iters=24_000)
+    )
 
 
 def test_a_val_set_that_is_too_small_for_the_difference():
@@ -208,7 +258,15 @@ def test_a_precision_that_the_card_lacks():
 
 
 def test_the_expected_loss_of_web_text_is_a_range_around_a_known_run():
-    run = config(dataset="fineweb", vocab_size=50304, batch_size=64, gradient_accumulation_steps=8, max_iters=19_560, lr_decay_iters=19_560, warmup_iters=700)
+    run = config(
+        dataset="fineweb",
+        vocab_size=50304,
+        batch_size=64,
+        gradient_accumulation_steps=8,
+        max_iters=19_560,
+        lr_decay_iters=19_560,
+        warmup_iters=700,
+    )
     row = make_plan(run, dataclasses.replace(WEB, name="fineweb"), on("8x A100")).row("final_loss")
     assert row.low < 3.272 < row.high and row.high - row.low < 0.3
     half = dataclasses.replace(run, max_iters=5000, lr_decay_iters=5000)
@@ -226,7 +284,14 @@ def test_an_unknown_corpus_has_no_expected_loss():
 
 @pytest.mark.parametrize(
     ("text", "kind", "amount"),
-    [("2h", "seconds", 7200), ("30min", "seconds", 1800), ("1e15flop", "flops", 1e15), ("3Btok", "tokens", 3e9), ("500Mtok", "tokens", 5e8), ("1.5d", "seconds", 129600)],
+    [
+        ("2h", "seconds", 7200),
+        ("30min", "seconds", 1800),
+        ("1e15flop", "flops", 1e15),
+        ("3Btok", "tokens", 3e9),
+        ("500Mtok", "tokens", 5e8),
+        ("1.5d", "seconds", 129600),
+    ],
 )
 def test_budgets_are_understood(text, kind, amount):
     found = budget_named(text)
@@ -271,7 +336,9 @@ def test_a_time_budget_is_used_up_and_not_overrun():
 def test_what_the_user_fixed_stays():
     machine = on("RTX 4070")
     base = config(dataset="fineweb-edu", n_layer=8, n_embd=512, n_head=8, learning_rate=1e-4)
-    chosen = best_for(budget_named("2h"), base, WEB, machine, estimated_speed(machine), frozenset(("n_layer", "n_embd", "n_head", "learning_rate"))).config
+    chosen = best_for(
+        budget_named("2h"), base, WEB, machine, estimated_speed(machine), frozenset(("n_layer", "n_embd", "n_head", "learning_rate"))
+    ).config
     assert (chosen.n_layer, chosen.n_embd, chosen.learning_rate) == (8, 512, 1e-4)
 
 
@@ -291,7 +358,13 @@ def test_text_markdown_and_json_of_a_plan():
     text = "\n".join(block.text for block in blocks_of(plan))
     data = json.loads(json.dumps(json_of(plan)))
     assert "10.75M" in text and "10.75M" in markdown_of(plan)
-    assert data["plan"]["model"]["parameters"] == {"value": 10745088, "low": None, "high": None, "source": "calculated", "from": "counted from the shape"}
+    assert data["plan"]["model"]["parameters"] == {
+        "value": 10745088,
+        "low": None,
+        "high": None,
+        "source": "calculated",
+        "from": "counted from the shape",
+    }
     assert data["plan"]["time"]["update_s"]["source"] == "estimated" and math.isfinite(data["plan"]["time"]["cost"]["value"])
     assert {each["code"] for each in data["warnings"]} >= {"data_repeated"}
     assert value_of(plan.row("update_s")).startswith("26")

@@ -1,0 +1,118 @@
+"""Records the runs that bench/forecast.py and bench/compare_noise.py look at: many small ones, each trained by the project's own loop.
+
+    python bench/recorded.py forecast FOLDER        48 runs, four schedules, two corpora, both architectures
+    python bench/recorded.py seeds FOLDER           36 runs: three configs, twelve seeds each
+
+Runs that are there already are left alone, so it can be stopped and started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SCHEDULES = {
+    "cosine": {"schedule": "cosine"},
+    "linear": {"schedule": "linear"},
+    "wsd": {"schedule": "wsd", "decay_frac": 0.2},
+    "constant": {"schedule": "wsd", "decay_frac": 0.0},
+}
+SIZES = (  # layers, heads, width, context, sequences, updates, learning rate
+    (1, 2, 48, 32, 16, 2400, 3e-3),
+    (2, 2, 64, 64, 12, 1600, 2e-3),
+    (1, 4, 96, 48, 16, 2000, 1.5e-3),
+)
+MODERN = (2, 2, 64, 64, 12, 1200, 4e-3)
+SEED_SIZES = ((1, 2, 48, 32, 16, 800, 3e-3), (2, 2, 64, 64, 12, 600, 2e-3), (1, 4, 96, 48, 16, 1200, 1.5e-3))
+SEEDS = 12
+EVALUATIONS = 40
+
+
+@dataclass(frozen=True)
+class Spec:
+    name: str
+    settings: dict[str, object]
+
+
+def forecast_specs() -> Iterator[Spec]:
+    for corpus in ("shakespeare_char", "pydocs"):
+        for size in SIZES:
+            for name, schedule in SCHEDULES.items():
+                yield spec(f"{corpus}-{_word(size)}-{name}", size, corpus, schedule, seed=11)
+        for name, schedule in SCHEDULES.items():
+            yield spec(
+                f"{corpus}-modern-{_word(MODERN)}-{name}", MODERN, corpus, {**schedule, "arch": "modern", "ngram_rows": 512}, seed=12
+            )
+
+
+def seed_specs() -> Iterator[Spec]:
+    for seed in range(SEEDS):
+        for size in SEED_SIZES:
+            yield spec(f"{_word(size)}-seed-{seed:02d}", size, "shakespeare_char", SCHEDULES["cosine"], seed)
+
+
+def spec(name: str, size: tuple, corpus: str, schedule: dict[str, object], seed: int) -> Spec:
+    layers, heads, width, context, sequences, updates, rate = size
+    least = rate if schedule.get("decay_frac") == 0.0 else rate / 10
+    return Spec(
+        name,
+        {
+            "dataset": corpus,
+            "n_layer": layers,
+            "n_head": heads,
+            "n_embd": width,
+            "block_size": context,
+            "batch_size": sequences,
+            "gradient_accumulation_steps": 1,
+            "max_iters": updates,
+            "lr_decay_iters": updates,
+            "warmup_iters": updates // 20,
+            "learning_rate": rate,
+            "min_lr": least,
+            "beta2": 0.99,
+            "dropout": 0.0,
+            "eval_interval": updates // EVALUATIONS,
+            "eval_iters": 40,
+            "sample_interval": 0,
+            "checkpoint_interval": updates,
+            "keep_checkpoints": 1,
+            "compile": False,
+            "seed": seed,
+            "device": "cpu",
+            **schedule,
+        },
+    )
+
+
+def _word(size: tuple) -> str:
+    return f"{size[0]}x{size[2]}-t{size[3]}"
+
+
+def record(folder: Path, specs: Iterator[Spec]) -> None:
+    from nanoscope.api.run import train
+    from nanoscope.record.layout import is_run
+    from nanoscope.record.read import read_run
+
+    for each in specs:
+        out = folder / each.name
+        if is_run(out) and read_run(out).get("state") == "finished":
+            continue
+        run = train("quickstart", quiet=True, out_dir=str(out), overwrite=True, **each.settings)
+        print(each.name, f"val {run.evals.val[-1]:.4f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("forecast", "seeds"))
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # models so small gain nothing from a second core
+    record(given.folder, forecast_specs() if given.what == "forecast" else seed_specs())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
