@@ -17,6 +17,7 @@ from nanoscope.errors import require
 Dedup = Literal["none", "exact", "near"]
 
 RUN = 5  # words
+SEED = 42  # the one that rensa's deduplicator expects
 SIGNATURE, BANDS, ALIKE = 128, 32, 0.8  # 32 bands of 4: a pair that is 80 % alike becomes a candidate in all but 1 of 10 million cases
 
 
@@ -54,7 +55,7 @@ class NearDuplicates:
     def signatures(self, text: np.ndarray, bounds: np.ndarray) -> list:
         """Of each document; may run in several threads."""
         runs = [run_hashes(text[start:end]).view("V8").tolist() for start, end in itertools.pairwise(bounds.tolist())]
-        return self._rensa.RMinHash.from_token_sets(runs, num_perm=SIGNATURE, seed=1)
+        return self._rensa.RMinHash.from_token_sets(runs, num_perm=SIGNATURE, seed=SEED)
 
     def add(self, signatures: list) -> np.ndarray:
         """Which of these are near an earlier one."""

@@ -106,4 +106,5 @@ def _held_out_nats(windows: list[np.ndarray], counts: np.ndarray) -> float:
     known = np.maximum(after[first], 1)
     left_over = np.where(after[first] > 0, discount * kinds[first] / known, 1.0)
     chance = np.maximum(found - discount, 0) / known + left_over * alone[second]
-    return float(-np.log(chance).mean())
+    # Where the token before says little, a model that trusts it less does better.
+    return min(float(-np.log(trust * chance + (1 - trust) * alone[second]).mean()) for trust in (1.0, 0.8, 0.5, 0.0))

@@ -35,7 +35,7 @@ from nanoscope.data.read_text import count_characters
 from nanoscope.data.sidecar import FORMAT, INDEX, META, SIDECAR, SOURCES, documents_file, read_sidecar, tokens_file
 from nanoscope.data.sources import STDIN, SourceFile, find_files, read_documents, spool_stdin
 from nanoscope.data.split import SINGLE_TRAIN_FRAC, AtCharacter, ByHash, SplitRule, choose, fits
-from nanoscope.data.tokenizers import CharTokenizer, GPT2Tokenizer, Tokenizer, tokenizer_from_files
+from nanoscope.data.tokenizers import KINDS, CharTokenizer, GPT2Tokenizer, Tokenizer, tokenizer_from_files
 from nanoscope.data.train_bpe import train_bpe
 from nanoscope.errors import fault
 from nanoscope.files import UNFINISHED, free_bytes, whole_folder
@@ -132,6 +132,11 @@ class _Job:
             self.tokenizer = "char" if small else "gpt2"
             self.choose(
                 "tokenizer", self.tokenizer, f"the sources have {self.bytes:,} bytes; up to {SMALL_CORPUS_BYTES:,} characters do well"
+            )
+        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in KINDS:
+            raise fault(
+                msg("there is no tokenizer {name:code}", name=self.tokenizer),
+                fix=msg("use {kinds:code}, or a folder that holds one", kinds=list(KINDS)),
             )
         if self.vocab_size is not None and self.tokenizer != "bpe":
             raise fault(
@@ -396,10 +401,7 @@ def _tokenizer(job: _Job, stages: Stages) -> Tokenizer:
                 return _characters_of(job)
             case "bpe":
                 return _own_bpe(job)
-        raise fault(
-            msg("there is no tokenizer {name:code}", name=job.tokenizer),
-            fix=msg("use {kinds:code}, or a folder that holds one", kinds=["char", "gpt2", "bpe"]),
-        )
+        raise AssertionError(job.tokenizer)
     finally:
         stages.add("vocabulary", started)
 

@@ -93,8 +93,9 @@ def blocks_of(path: Path) -> Iterator[bytes]:
             raw, half_line_end = half_line_end + raw, b""
             if raw.endswith(b"\r"):
                 raw, half_line_end = raw[:-1], b"\r"  # the \n may be in the next block
-            yield _checked(decoder, raw, done, is_first)
-            done, is_first = done + len(raw), False
+            text = _checked(decoder, raw, done, is_first)
+            done, is_first = done + len(raw), is_first and not text
+            yield text
         yield _checked(decoder, half_line_end, done, is_first, final=True)
 
 
@@ -120,11 +121,13 @@ def _read(file: IO[bytes]) -> bytes:
 def _checked(decoder: codecs.IncrementalDecoder, raw: bytes, done: int, is_first: bool, final: bool = False) -> bytes:
     if b"\0" in raw:
         raise Broken(f"not text: a zero byte at {done + raw.index(0):,}")
-    if not raw.isascii() or decoder.getstate()[0]:
+    half = decoder.getstate()[0]  # the beginning of a character whose end is in this block
+    if half or not raw.isascii():
         try:
             raw = decoder.decode(raw, final).encode()
         except UnicodeDecodeError as error:
-            raise Broken(f"not UTF-8: byte 0x{error.object[error.start]:02x} near {done + error.start:,}") from None
+            place = done - len(half) + error.start
+            raise Broken(f"not UTF-8: byte 0x{error.object[error.start]:02x} at {place:,}") from None
     return normalised(raw) if is_first else raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
 
 

@@ -141,8 +141,7 @@ def _nanogpts(folder: Path) -> Dataset:
 
 def _measured(train: np.ndarray, val: np.ndarray, vocab_size: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """The facts that can be had from tokens alone, of a sample where they are many."""
-    sample = np.concatenate(sample_windows(train))
-    counts, val_counts = count_tokens(sample, vocab_size), count_tokens(np.concatenate(sample_windows(val)), vocab_size)
+    counts, val_counts = (count_tokens(_few_enough(tokens), vocab_size) for tokens in (train, val))
     facts = {
         "dataset_tokens": len(train),
         "val_tokens": len(val),
@@ -150,12 +149,16 @@ def _measured(train: np.ndarray, val: np.ndarray, vocab_size: int, tokenizer: To
         **pair_facts(train, counts),
         "vocab_used": int(np.count_nonzero(counts)),
         "vocab_size": vocab_size,
-        "counted_tokens": len(sample),
+        "counted_tokens": int(counts.sum()),
     }
     if tokenizer:
         facts["bytes_per_token"] = float(counts @ tokenizer.bytes_per_id / counts.sum())
         facts["val_bytes_per_token"] = float(val_counts @ tokenizer.bytes_per_id / val_counts.sum())
     return facts
+
+
+def _few_enough(tokens: np.ndarray) -> np.ndarray:
+    return tokens if len(tokens) <= FULLY_CHECKED else np.concatenate([window[:-1] for window in sample_windows(tokens)])
 
 
 def _tokens(folder: Path, split: str, dtype: np.dtype) -> np.ndarray:
@@ -178,9 +181,7 @@ def _tokens(folder: Path, split: str, dtype: np.dtype) -> np.ndarray:
 
 
 def _largest(tokens: np.ndarray) -> int:
-    if len(tokens) > FULLY_CHECKED:
-        return max(int(window.max()) for window in sample_windows(tokens))
-    return int(tokens.max())
+    return int(_few_enough(tokens).max())
 
 
 def _from_meta(path: Path) -> tuple[int, Tokenizer | None]:
