@@ -6,23 +6,22 @@ import torch
 from torch import nn
 
 from nanoscope.config.fields import Config
+from nanoscope.train.adamw import AdamW, spare_the_compiler
 from nanoscope.train.muon import build_muon
 
 
-def build_optimizer(model: nn.Module, config: Config, device: torch.device) -> torch.optim.Optimizer:
-    optimizer = build_muon(model, config) if config.optimizer == "muon" else build_adamw(model, config, device)
+def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+    spare_the_compiler()
+    optimizer = build_muon(model, config) if config.optimizer == "muon" else build_adamw(model, config)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]  # the group's peak, which `set_rate` scales
     return optimizer
 
 
-def build_adamw(model: nn.Module, config: Config, device: torch.device) -> torch.optim.AdamW:
+def build_adamw(model: nn.Module, config: Config) -> AdamW:
     own_groups = getattr(model, "optimizer_groups", None)
     groups = own_groups(config) if own_groups else decayed_and_not(model, config.weight_decay)
-    is_fused = device.type in ("cuda", "cpu", "mps")
-    return torch.optim.AdamW(
-        groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay, fused=is_fused
-    )
+    return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
 
 
 def decayed_and_not(model: nn.Module, weight_decay: float) -> list[dict]:

@@ -65,7 +65,7 @@ def set_up(
     model.to(machine.device)
     with_loss = WithLoss(model, label_smoothing=config.label_smoothing, chunked=chunked)
     trainee = Trainee(
-        model=model, with_loss=with_loss, run=with_loss, optimizer=build_optimizer(model, config, machine.device),
+        model=model, with_loss=with_loss, run=with_loss, optimizer=build_optimizer(model, config),
         scaler=torch.amp.GradScaler(machine.device.type) if machine.needs_scaler else None,
         feed=make_feed(config, dataset.train, machine.device), progress=Progress(), micro_batch=config.batch_size,
     )  # fmt: skip

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,7 +106,41 @@ def test_the_optimizer_of_muon_and_adam_gives_each_group_its_rate(data: Dataset)
     from nanoscope.train.optimizers import build_optimizer, set_rate
 
     config = but(arch="modern", optimizer="muon", learning_rate=4e-3, matrix_learning_rate=2e-2, ngram_rows=16)
-    optimizer = build_optimizer(build(config, 11), config, torch.device("cpu"))
+    optimizer = build_optimizer(build(config, 11), config)
     set_rate(optimizer, 1e-3, config)
     assert {group["role"]: group["lr"] for group in optimizer.param_groups}["matrix"] == pytest.approx(5e-3)
     assert {group["role"]: group["lr"] for group in optimizer.param_groups}["embedding"] == pytest.approx(1e-3)
+
+
+def test_our_adamw_is_torchs_fused_one_bit_for_bit():
+    from nanoscope.model import build
+    from nanoscope.train.adamw import AdamW
+
+    def trained(kind, **more):
+        torch.manual_seed(0)
+        model = build(SMALL, 11)
+        groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.1}]
+        groups.append({"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0})
+        optimizer = kind(groups, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1, **more)
+        for step in range(5):
+            generator = torch.Generator().manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        return [*model.parameters(), *(value for state in optimizer.state.values() for value in state.values())]
+
+    ours, theirs = trained(AdamW), trained(torch.optim.AdamW, fused=True)
+    assert len(ours) == len(theirs)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_training_does_not_import_torchs_compiler(tmp_path: Path):
+    """It takes two seconds and is not needed."""
+    code = (
+        "import sys; from pathlib import Path; from small import *\n"
+        "recorded(but(max_iters=2, eval_interval=1, arch=sys.argv[2], optimizer=sys.argv[3], sample_interval=1, sample_tokens=5), small_data(), Path(sys.argv[1]))\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    for arch, optimizer in (("gpt2", "adamw"), ("modern", "muon")):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / arch), arch, optimizer], env=environment, check=True)
