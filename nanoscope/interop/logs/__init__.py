@@ -1,0 +1,63 @@
+"""Foreign logs in: the text that any trainer printed becomes a Run.
+
+One file for each trainer says how its rows look and what its words mean in ours. The format is recognised from the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nanoscope.interop.logs.given import Given
+from nanoscope.interop.logs.reader import LogReader
+from nanoscope.interop.logs.recognise import DOORS
+from nanoscope.interop.logs.sources import read_source
+from nanoscope.record.run import Run
+
+FORMATS = tuple(door.name for door in DOORS)
+
+
+def read_log(
+    source: str | bytes | Path,
+    *,
+    config: Mapping[str, object] | None = None,
+    hardware: str | None = None,
+    given: Mapping[str, object] | None = None,
+    comments: Sequence[str] = (),
+    config_where: Mapping[str, str] | None = None,
+    format: str | None = None,
+    name: str | None = None,
+) -> Run:
+    """The run that a log tells of. `source` is a text, or the path of a file or folder.
+
+    `config` is what a config file says (any trainer's names), `config_where` the place of each key in it and `comments` its comments;
+    `given` what the user
+    adds by `--key=value`. A log with several runs gives the one that got furthest, and says so in its reading; `read_logs` gives them all.
+    """
+    runs = read_logs(
+        source, config=config, hardware=hardware, given=given, comments=comments, config_where=config_where, format=format, name=name
+    )
+    return max(runs, key=_how_far)  # of equals the first
+
+
+def read_logs(
+    source: str | bytes | Path,
+    *,
+    config: Mapping[str, object] | None = None,
+    hardware: str | None = None,
+    given: Mapping[str, object] | None = None,
+    comments: Sequence[str] = (),
+    config_where: Mapping[str, str] | None = None,
+    format: str | None = None,
+    name: str | None = None,
+) -> list[Run]:
+    """All runs that a log tells of, in its order. In `config` a table named like a run (`A` for `# run A: …`) speaks for that run alone."""
+    about = Given(dict(config or {}), dict(config_where or {}), tuple(comments), hardware, dict(given or {}))
+    return read_source(source, about, format=format, name=name)
+
+
+def _how_far(run: Run) -> int:
+    return max([*run.steps.step[-1:].tolist(), *run.evals.step[-1:].tolist()], default=-1)
+
+
+__all__ = ["FORMATS", "Given", "LogReader", "read_log", "read_logs"]

@@ -1,0 +1,242 @@
+"""Rows, facts and signs -> Runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nanoscope.interop.logs.door import Door, Found
+from nanoscope.interop.logs.given import Given, known_facts
+from nanoscope.interop.logs.order import Attempt, OneRun, runs_in, without_copies
+from nanoscope.interop.logs.rows import Rows
+from nanoscope.interop.logs.table import counts_from_zero
+from nanoscope.message import Message, msg
+from nanoscope.record.run import Evals, Known, Mark, Reading, Run, Steps, Words, evals_from, steps_from
+
+STEP_COLUMNS = (
+    "step",
+    "loss",
+    "rate",
+    "grad_norm",
+    "took_s",
+    "tokens",
+    "tokens_per_s",
+    "mfu_frac",
+    "at_s",
+    "loss_scale",
+    "memory_bytes",
+    "data_s",
+)
+EVAL_COLUMNS = ("train", "val", "val_bits_per_byte", "at_s")
+_SAID_AT_THE_END = ("wall_s",)  # facts that are printed when a run is done
+_END = 1 << 60
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the reader has counted over the whole text."""
+
+    lines: int = 0
+    not_understood: int = 0
+    examples: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
+
+
+def assemble(found: Found, door: Door, words: Words, given: Given, counts: Counts, name: str, ranks: dict[int, int]) -> list[Run]:
+    """The runs of a text, in its order. A text without rows is a run without rows: its facts and signs may be all there is to say."""
+    if door.place is not None:
+        door.place(found)
+    cleaned = without_copies(found, ranks)
+    found = cleaned.found
+    if door.is_general and words.updates_before_printed == 0 and counts_from_zero(found.steps.printed):
+        words = replace(words, updates_before_printed=1)
+    steps = _our_steps(found.steps, words.updates_before_printed)
+    evals = _our_evals(found.evals, found.steps, steps)
+    limit = _number(given.facts.get("max_iters", given.config.get("max_iters")))
+    runs = runs_in(found, steps, evals, limit if limit is not None else _total(found.steps))
+    reading = Reading(
+        lines=counts.lines, understood=counts.lines - counts.not_understood, not_understood=counts.not_understood,
+        examples=counts.examples, duplicates=cleaned.duplicates, glued=cleaned.glued, cut=found.steps.cut + found.evals.cut,
+        ranks=cleaned.ranks, runs=max(1, len(runs)), notes=(*counts.notes, *_notes(found, len(runs))),
+    )  # fmt: skip
+    whole = _Whole(found, door, words, steps, evals, reading, given)
+    if not runs:
+        return [_a_run(OneRun([Attempt()]), whole, name, found)]
+    parts = _parts(runs, found)
+    return [_a_run(run, whole, run.name or name, part) for run, part in zip(runs, parts, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Everything that was found, for the runs to be cut from."""
+
+    found: Found
+    door: Door
+    words: Words
+    steps: np.ndarray  # our step of each row
+    evals: np.ndarray
+    reading: Reading
+    given: Given
+
+
+def _our_steps(rows: Rows, before: int) -> np.ndarray:
+    told = rows.columns.get("updates")
+    return rows.printed + before if told is None else np.nan_to_num(told, nan=0.0).astype(np.int64)
+
+
+def _our_evals(rows: Rows, updates: Rows, steps: np.ndarray) -> np.ndarray:
+    """An evaluation without a number is of the weights between the rows around it."""
+    told = rows.columns.get("updates")
+    ours = rows.printed.copy() if told is None else np.nan_to_num(told, nan=-1.0).astype(np.int64)
+    for index in np.flatnonzero(ours < 0).tolist():
+        after = int(np.searchsorted(updates.at, rows.at[index]))
+        done = int(steps[after - 1]) if after > 0 else 0
+        ours[index] = max(done, int(steps[after]) - 1) if after < len(steps) and steps[after] > done else done
+    return ours
+
+
+def _parts(runs: Sequence[OneRun], found: Found) -> list[Found]:
+    """The facts and signs of each run.
+
+    One run's text ends at the next one's heading, or right behind its last row; then what a trainer prints when it is done still belongs
+    to it.
+    What the text's head says, before any row, speaks for all.
+    """
+    headings = sorted(sign.at for sign in found.signs if sign.kind == "run")
+    parts, after, after_tail = [], -1, -1
+    head = min(run.attempts[0].starts_at for run in runs)
+    for run, following in zip(runs, [*runs[1:], None], strict=True):
+        if following is None:
+            until = tail = _END
+        else:
+            end, start = run.attempts[-1].ends_at, following.attempts[0].starts_at
+            heading = next((at for at in headings if end < at <= start), None)
+            until, tail = (end, start - 1) if heading is None else (heading - 1, heading - 1)
+        part = Found(quoted=found.quoted)
+        for name, facts in found.facts.items():
+            low, high = (after_tail, tail) if name in _SAID_AT_THE_END else (after, until)
+            own = [fact for fact in facts if low < fact.at <= high or fact.at < head]
+            if own:
+                part.facts[name] = own
+        part.signs = [sign for sign in found.signs if after < sign.at <= until]
+        parts.append(part)
+        after, after_tail = until, tail
+    return parts
+
+
+def _a_run(one: OneRun, whole: _Whole, name: str, part: Found) -> Run:
+    found, firsts = whole.found, [attempt.first for attempt in one.attempts]
+    steps = _merged([attempt.steps for attempt in one.attempts], firsts, whole.steps, np.ones(len(whole.steps)))
+    is_real = np.isnan(found.evals.column("quoted"))
+    evals = _merged([attempt.evals for attempt in one.attempts], firsts, whole.evals, is_real)
+    step_rows, eval_rows, eval_steps = found.steps.take(steps), found.evals.take(evals), whole.evals[evals]
+    if whole.door.finish is not None:
+        step_rows = whole.door.finish(step_rows, eval_rows)
+    step_rows.columns["step"] = _our_steps(step_rows, whole.words.updates_before_printed).astype(float)
+    known = known_facts(part, whole.given, whole.words.trainer)
+    _take_total(known, step_rows)
+    marks = (
+        *_signs(part, step_rows, eval_rows, eval_steps),
+        *(Mark("attempt", attempt.first, attempt.line) for attempt in one.attempts[1:] if not attempt.is_resume),
+        *_sentinels(step_rows),
+    )
+    reading = replace(whole.reading, attempts=len(one.attempts))
+    in_order = tuple(sorted(marks, key=lambda mark: mark.line))
+    return Run(name, whole.words, _steps(step_rows), _evals(eval_rows, eval_steps), known, in_order, reading)
+
+
+def _merged(parts: Sequence[Sequence[int]], firsts: Sequence[int], step_of: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Rows of all attempts in the order of their steps; a later attempt takes the place of what it did again.
+
+    Of rows with one step that are left, the weightier counts, and then the later.
+    """
+    kept = np.zeros(0, np.int64)
+    for part, first in zip(parts, firsts, strict=True):
+        kept = np.concatenate([kept[step_of[kept] < first], np.array(part, np.int64)])
+    kept = kept[np.lexsort((kept, weight[kept], step_of[kept]))]
+    is_last = np.append(np.diff(step_of[kept]) != 0, True) if len(kept) else np.zeros(0, bool)
+    return kept[is_last]
+
+
+def _take_total(known: dict[str, Known], steps: Rows) -> None:
+    """`step 10/500` says how long the run is meant to be."""
+    total = _total(steps)
+    if total is not None and total > 0:
+        known.setdefault("max_iters", Known(int(total), "printed", f"line {int(steps.line[-1])}"))
+
+
+def _total(steps: Rows) -> float | None:
+    total = steps.column("total")
+    finite = total[np.isfinite(total)]
+    return float(finite[-1]) if len(finite) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _steps(rows: Rows) -> Steps:
+    columns: dict[str, object] = {name: rows.columns[name] for name in STEP_COLUMNS if name in rows.columns}
+    mfu = rows.column("mfu_frac")
+    columns |= {"mfu_frac": np.where(_is_placeholder(mfu), np.nan, mfu), "not_finite": _not_finite(rows, "loss", "grad_norm")}
+    return steps_from({**columns, "line": rows.line, "printed": rows.printed}, len(rows))
+
+
+def _evals(rows: Rows, steps: np.ndarray) -> Evals:
+    columns: dict[str, object] = {name: rows.columns[name] for name in EVAL_COLUMNS if name in rows.columns}
+    printed = np.where(rows.printed < 0, steps, rows.printed)
+    columns |= {"took_s": rows.column("eval_s"), "not_finite": _not_finite(rows, "train", "val")}
+    return evals_from({**columns, "step": steps, "line": rows.line, "printed": printed}, len(rows))
+
+
+def _is_placeholder(mfu: np.ndarray) -> np.ndarray:
+    """-100 %: what several trainers print as long as they have no MFU."""
+    return mfu <= -0.99
+
+
+def _signs(part: Found, steps: Rows, evals: Rows, eval_steps: np.ndarray) -> list[Mark]:
+    """Signs with the step at which they stand: that of the last row before them."""
+    at = np.concatenate([steps.at, evals.at])
+    step = np.concatenate([steps.columns["step"], eval_steps])
+    order = np.argsort(at, kind="stable")
+    at, step = at[order], step[order]
+    signs = [sign for sign in part.signs if sign.kind != "run"]
+    last = np.searchsorted(at, np.array([sign.at for sign in signs], np.int64), side="right") - 1
+    marks = []
+    for sign, before in zip(signs, last.tolist(), strict=True):
+        place = sign.step if sign.step is not None else int(step[before]) if before >= 0 else None
+        marks.append(Mark(sign.kind, place, sign.line, sign.text, sign.took_s))
+    return marks
+
+
+def _sentinels(steps: Rows) -> list[Mark]:
+    where = np.flatnonzero(_is_placeholder(steps.column("mfu_frac")))
+    return [Mark("sentinel", int(steps.columns["step"][i]), int(steps.line[i]), "mfu -100%") for i in where.tolist()]
+
+
+def _not_finite(rows: Rows, first: str, second: str) -> np.ndarray:
+    """1 where the first is printed as "nan" or "inf", 2 the second, 3 both: elsewhere NaN in a column means that nothing was said."""
+    nowhere = np.zeros(len(rows), bool)
+    return 1.0 * rows.not_finite.get(first, nowhere) + 2.0 * rows.not_finite.get(second, nowhere)
+
+
+def _notes(found: Found, runs: int) -> list[Message]:
+    notes = []
+    if runs > 1:
+        notes.append(
+            msg(
+                "this log holds {runs:count} runs; each can be compared with the others, and the one that got furthest is read here",
+                runs=runs,
+            )
+        )
+    if found.quoted:
+        notes.append(msg("{count:count} evaluations were read from a series that is quoted in a note", count=found.quoted))
+    if "steps_counted" in found.facts:
+        notes.append(msg("the rows have no step numbers; they were counted"))
+    if found.steps.cut + found.evals.cut:
+        notes.append(
+            msg("{count:count} rows end early; a number in which the cut fell was left out", count=found.steps.cut + found.evals.cut)
+        )
+    return notes

@@ -1,0 +1,109 @@
+"""Tables with a line of names: any CSV, Lightning's metrics.csv, the export of a chart from Weights & Biases.
+
+Names are read as `names.py` has them. The export names its columns `run - metric` and adds `__MIN` and `__MAX`: each run becomes a run,
+and those columns are left out. What the numbers mean is not known, save that a loss at step 0 tells that updates are counted before the
+row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+
+from nanoscope.interop.logs import table
+from nanoscope.interop.logs.door import Found
+from nanoscope.interop.logs.names import column_of
+from nanoscope.interop.logs.rows import Rows
+from nanoscope.interop.logs.text import Text
+from nanoscope.record.run import Words
+
+WORDS = Words(trainer="unknown")
+_UNITS = {"took_ms": ("took_s", 1e-3), "took_s": ("took_s", 1.0)}
+
+
+def read_csv(text: str) -> dict[str, Found] | None:
+    """What a table says, by run ("" where it names none); None where the text is no table of a training."""
+    head = _head(text)
+    if head is None:
+        return None
+    line, delimiter, names = head
+    body = text.split("\n", line)[line]
+    try:
+        rows = [row for row in csv.reader(io.StringIO(body, newline=""), delimiter=delimiter) if row]
+    except csv.Error:  # a NUL, or a field of more than 128 KiB: no table of numbers
+        return None
+    rows = [row for row in rows if len(row) == len(names)]
+    columns = {index: _numbers([row[index] for row in rows]) for index, name in enumerate(names) if _column(name)[1]}
+    source = Text(text)
+    starts = source.line_starts[np.minimum(np.arange(len(rows)) + line, len(source.line_starts) - 1)]
+    return {run: _found(names, columns, run, starts, source) for run in _runs(names)}
+
+
+def _head(text: str) -> tuple[int, str, list[str]] | None:
+    """(lines up to the table's first row, delimiter, names) where the first lines look like a table with a step and a loss."""
+    for number, line in enumerate(text[:20000].split("\n")[:5], 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        for delimiter in (",", "\t", ";"):
+            if delimiter in line:
+                names = _cells(line, delimiter)
+                ours = {_column(name)[1] for name in names}
+                if "step" in ours and ours & {"loss", "val", "val_bits_per_byte"} and not any(_is_number(name) for name in names):
+                    return number, delimiter, names
+        return None
+    return None
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
+
+
+def _column(name: str) -> tuple[str, str]:
+    """(run, our column) of a column's name."""
+    if name.endswith(("__MIN", "__MAX")):
+        return "", ""
+    run, dash, metric = name.rpartition(" - ")
+    column = column_of(metric if dash else name)
+    return run, "" if column in ("took", "memory") else column
+
+
+def _runs(names: list[str]) -> list[str]:
+    runs = dict.fromkeys(run for run, column in map(_column, names) if column and column != "step")
+    return list(runs)
+
+
+def _found(names: list[str], columns: dict[int, np.ndarray], run: str, starts: np.ndarray, source: Text) -> Found:
+    ours: dict[str, np.ndarray] = {}
+    for index, name in enumerate(names):
+        its_run, column = _column(name)
+        if column and (its_run == run or column == "step"):
+            column, scale = _UNITS.get(column, (column, 1.0))
+            values = columns[index] * scale
+            ours[column] = np.where(np.isnan(ours[column]), values, ours[column]) if column in ours else values
+    step = ours.pop("step")
+    told = np.isfinite(step) & (step >= 0) & (step < 1e15)
+    printed = np.where(told, np.nan_to_num(step), -1).astype(np.int64)
+    rows = Rows(starts, source.lines_at(starts), starts, printed, ours)
+    return table.split(rows.take(np.flatnonzero(told)))
+
+
+def _numbers(texts: list[str]) -> np.ndarray:
+    """An empty cell says nothing; a word in a column of numbers says nothing either."""
+    try:
+        return np.array([text or "nan" for text in texts], np.float64)
+    except ValueError:
+        return np.array([float(text) if _is_number(text) else np.nan for text in texts], np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text

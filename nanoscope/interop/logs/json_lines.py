@@ -1,0 +1,94 @@
+"""One JSON object a line, as many loops and trackers write: `{"step": 10, "train/loss": 3.2, "lr": 0.001}`.
+
+Names are read as `names.py` has them, nested objects with a slash. What the numbers mean is not known; a loss at step 0 tells that
+updates are counted before the row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from nanoscope.interop.logs import table
+from nanoscope.interop.logs.door import Door, Found
+from nanoscope.interop.logs.names import column_of
+from nanoscope.interop.logs.rows import Rows, from_records
+from nanoscope.interop.logs.text import Text
+from nanoscope.record.run import Words
+
+WORDS = Words(trainer="unknown")
+
+LINE = re.compile(r"^[> \t]{0,8}+(\{\"[^\n]{1,20000}\})[ \t\r]*+$", re.M)
+DEEPEST = 4
+
+
+def find(source: Text) -> Found:
+    return table.split(find_table(source))
+
+
+def find_table(source: Text) -> Rows:
+    steps, records, starts = [], [], []
+    for match in LINE.finditer(source.text):
+        record = as_record(decoded(match[1]))
+        if "step" in record and len(record) > 1:
+            steps.append(int(record.pop("step")))
+            records.append(record)
+            starts.append(match.start())
+    return from_records(records, starts, source, steps)
+
+
+def decoded(text: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        try:
+            value = json.loads(text)  # slower, but knows NaN, which many loops write
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def as_record(said: dict[str, Any]) -> dict[str, float]:
+    """Numbers of an object by our column names."""
+    record: dict[str, float] = {}
+    for name, value in (flat(said) if any(isinstance(value, dict) for value in said.values()) else said).items():
+        column, scale = _meaning(name)
+        if column and column not in record and (number := as_number(value)) is not None:
+            record[column] = number * scale
+    if "step" in record and not 0 <= record["step"] < 1e15:
+        del record["step"]
+    return record
+
+
+@lru_cache(maxsize=4096)
+def _meaning(name: str) -> tuple[str, float]:
+    """Our column, and what to multiply with. Without a unit a time or an amount of memory means nothing."""
+    column = column_of(name)
+    return {"took": ("", 1.0), "memory": ("", 1.0), "took_ms": ("took_s", 1e-3)}.get(column, (column, 1.0))
+
+
+def as_number(value: object) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value) if not isinstance(value, int) or abs(value) < 1e300 else None
+    if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf", "infinity", "-infinity"):
+        return float(value)
+    return None
+
+
+def flat(said: dict[str, Any], before: str = "", deep: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in said.items():
+        if isinstance(value, dict) and deep < DEEPEST:
+            found |= flat(value, f"{before}{name}/", deep + 1)
+        else:
+            found[f"{before}{name}"] = value
+    return found
+
+
+DOOR = Door("jsonl", WORDS, signs=('{"',), find=find, is_general=True)

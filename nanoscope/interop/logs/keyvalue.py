@@ -1,0 +1,132 @@
+"""Lines of names and numbers, by whatever trainer: the door for texts that no other door knows.
+
+    step 10 | loss 3.2011 | lr 1.0e-03 | 210.5 ms
+    03:22:14 [INFO] [Rank 0] step: 289, loss: 0.4310, tokens_per_second: 76477.73, mfu: 37.59
+
+A row is a step's name and number, and then a loss by a name with one meaning (`names.py`). What the numbers mean is not known, and
+`Words` says so: whether the loss is a mean or a sample, what the time includes, what the MFU divides by. A trainer that prints a loss at
+step 0 counts the updates before the row; then our step is one more.
+
+Rows of one program look alike, so a few of them are taken apart, made into patterns, and the rest is found by those; what fits none of
+them is taken apart too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from nanoscope.interop.logs import table
+from nanoscope.interop.logs.door import Door, Found
+from nanoscope.interop.logs.names import column_of, normalised
+from nanoscope.interop.logs.rows import NUMBER, UNITS, Rows, find_rows, from_records, joined
+from nanoscope.interop.logs.text import Text
+from nanoscope.record.run import Words
+
+WORDS = Words(trainer="unknown")
+
+# Each begins with a plain part of the word, which is found many times faster than a choice of words; so a row "begins" at its second
+# letter.
+_NUMBERED = r"[\"']?(?: {0,8}+[:=#] {0,8}+| {1,8}+)(?P<step>\d{1,15}+)(?![.\d])(?=[^\r\n]{0,40}?[A-Za-z])"
+ANCHORS = tuple(
+    re.compile(rf"{rest}(?<=[{first}]{rest})(?:(?<![\w.\-].{rest})|(?<=lobal[_ ].{rest})){more}s?{_NUMBERED}")
+    for first, rest, more in (("Ss", "tep", ""), ("Ii", "ter", "(?:ation)?"), ("Uu", "pdate", ""))
+)
+PAIR = re.compile(
+    rf"(?<![\w.\-])([A-Za-z_][\w/.\-]{{0,40}}+(?: [A-Za-z_/\-]{{1,20}}+)?)[\"']?(?: {{0,8}}+[:=] {{0,8}}+| {{1,8}}+)[\[\"'(]?({NUMBER})"
+    r"(?: ?(ms|milliseconds|sec|seconds|s|%|MiB|GiB|MB|GB)(?![\w/]))?"
+)
+_ANY_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}(?![\w.])")
+_SPACES = re.compile(r"(?:\\ )+")
+_NOISE = frozenset("info debug warning train training trainer main rank at".split())
+_BY_UNIT = {
+    "took": {"ms": "took_ms", "milliseconds": "took_ms", "s": "took_s", "sec": "took_s", "seconds": "took_s"},
+    "took_s": {"": "took_s", "s": "took_s", "sec": "took_s", "ms": "took_ms"},
+    "took_ms": {"": "took_ms", "ms": "took_ms"},
+    "mfu": {"%": "mfu_pct", "": "mfu"},
+    "memory": {"MiB": "memory_mib", "GiB": "memory_gib", "MB": "memory_mb", "GB": "memory_gb"},
+}
+"""What a name means together with the unit printed behind its number; in another unit, or in none, it means nothing."""
+
+SHORTEST, LONGEST = len("tep 1 loss 2"), 1000  # characters of a row
+LOOKED_AT = 40  # rows that are taken apart to learn what rows look like
+MOST_PATTERNS = 6
+
+
+def find(source: Text) -> Found:
+    return table.split(find_table(source))
+
+
+def find_table(source: Text) -> Rows:
+    """Every row with a step and a number that we have a column for."""
+    text = source.text
+    anchors = sorted((match for anchor in ANCHORS for match in anchor.finditer(text)), key=lambda match: match.start())
+    starts = np.array([anchor.start() for anchor in anchors], np.int64)
+    ends = np.append(source.piece_starts, len(text) + 1)[np.searchsorted(source.piece_starts, starts, side="right")] - 1
+    ends = np.minimum(np.minimum(ends, np.append(starts[1:], len(text))), starts + LONGEST)
+    alike = [find_rows(pattern, source) for pattern in _learnt(text, anchors, ends)]
+    is_left = ends - starts >= SHORTEST
+    for rows in alike:
+        is_left[np.searchsorted(starts, rows.at - source.offset)] = False
+    left = np.flatnonzero(is_left)
+    steps, records, places = [], [], []
+    for index in left.tolist():
+        record = numbers_in(text, anchors[index].end(), int(ends[index]))
+        if record:
+            steps.append(int(anchors[index]["step"]))
+            records.append(record)
+            places.append(anchors[index].start())
+    return joined([*alike, from_records(records, places, source, steps)])
+
+
+def numbers_in(text: str, start: int, end: int) -> dict[str, str | float]:
+    """Numbers by our column names in a part of a line; of two by one name the first."""
+    found: dict[str, str | float] = {}
+    for name, number, unit in PAIR.findall(text, start, end):
+        column, scale = UNITS.get(meant := meaning(name, unit), (meant, 1.0))
+        if column and column not in found:
+            found[column] = number if scale == 1.0 else float(number.replace(",", "")) * scale
+    return found
+
+
+@lru_cache(maxsize=4096)
+def meaning(name: str, unit: str) -> str:
+    """Our name for a number and its unit, as in `rows.UNITS`; "" where the meaning is not plain."""
+    column = column_of(name)
+    if not column and " " in name:
+        first, _, last = name.partition(" ")
+        column = column_of(last) if normalised(first) in _NOISE else ""
+    if column in _BY_UNIT:
+        return _BY_UNIT[column].get(unit, "")
+    return "" if column == "step" else column
+
+
+def pattern_like(text: str, start: int, end: int, meaning: Callable[[str, str], str] = meaning) -> str:
+    """The source of a pattern for texts that differ from this part in their numbers only; "" where no number in it has a meaning."""
+    meant = {match.start(2): meaning(match[1], match[3] or "") for match in PAIR.finditer(text, start, end)}
+    parts, at, named = [], start, set()
+    for number in _ANY_NUMBER.finditer(text, start, end):
+        name = meant.get(number.start(), "")
+        parts.append(re.escape(text[at : number.start()]))
+        parts.append(f"(?P<{name}>{NUMBER})" if name and name not in named else f"(?:{NUMBER})")
+        named.add(name)
+        at = number.end()
+    return _SPACES.sub(" {1,20}+", "".join(parts)) if named - {""} else ""
+
+
+def _learnt(text: str, anchors: list[re.Match[str]], ends: np.ndarray) -> list[re.Pattern[str]]:
+    seen: Counter[str] = Counter()
+    for index in range(0, len(anchors), max(1, len(anchors) // LOOKED_AT)):
+        anchor = anchors[index]
+        rest = pattern_like(text, anchor.end(), int(ends[index]))
+        if rest:
+            name = re.escape(text[anchor.start() : anchor.start("step")])
+            seen[_SPACES.sub(" {1,20}+", name) + r"(?P<step>\d{1,15}+)" + rest] += 1
+    return [re.compile(source) for source, count in seen.most_common(MOST_PATTERNS) if count > 1]
+
+
+DOOR = Door("key-value", WORDS, signs=("tep", "ter", "pdate"), find=find, is_general=True)
