@@ -80,6 +80,14 @@ def stop(folder: Path, wait_s: float) -> bool:
     return True
 
 
+def raise_if_signalled(number: int | None) -> None:
+    """The loop has taken a signal as the wish to save and stop; whoever called it as a function is to stop as well."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if number is not None:
+        raise SystemExit(128 + number)
+
+
 def _own_session() -> dict:
     if os.name == "nt":
         return {"creationflags": subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]

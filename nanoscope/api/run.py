@@ -24,8 +24,9 @@ def train(source: str | None = None, *, listeners: Sequence[Callable[[Event], An
 
     `source` is a preset or a config file, and each further argument a setting by its name. `listeners` are called with each event
     (see `nanoscope.record.events`), each in a thread of its own. Unless `quiet`, nanoGPT's lines are printed. A mistake raises UserError;
-    a run that failed raises RuntimeError with the reason, and is there to be looked at.
+    a run that failed raises RuntimeError with the reason; Ctrl-C saves and raises KeyboardInterrupt. Whatever was trained is on disk then.
     """
+    from nanoscope.api.process import raise_if_signalled
     from nanoscope.api.training import plan_job, run_job
     from nanoscope.present.lines import LineView
 
@@ -36,6 +37,7 @@ def train(source: str | None = None, *, listeners: Sequence[Callable[[Event], An
         return [*listeners, *([] if quiet else [lines])]
 
     ended = run_job(job, views)
+    raise_if_signalled(ended.outcome.signal)
     if ended.outcome.why == "failed":
         raise RuntimeError(f"{ended.folder}: {ended.progress.because or 'the run failed'}")
     return Run(ended.folder)

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from nanoscope.api.process import raise_if_signalled
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError
 from nanoscope.message import Message, msg
@@ -106,6 +107,7 @@ class _Bench:
             recorder = Recorder(run)
             outcome = train(config, self.dataset, run, fan_out(recorder, seen.append, emit))
             recorder.close()
+        raise_if_signalled(outcome.signal)
         if outcome.why == "failed":
             raise RuntimeError(str(outcome.because))
         return seen
