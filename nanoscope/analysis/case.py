@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from nanoscope.analysis.references import REFERENCES, Reference
 from nanoscope.analysis.statistics import noise_of, standard_error
 from nanoscope.config.fields import settings
 from nanoscope.message import Message, msg
-from nanoscope.record.run import Origin, Run
+from nanoscope.record.run import Evals, Origin, Run, Steps
 from nanoscope.sizing import (
     GPT2_FAMILY,
     Device,
@@ -94,8 +94,8 @@ LACKS = {
 class Case:
     def __init__(self, run: Run):
         self.run = run
-        self.steps = run.steps
-        self.evals = run.evals
+        self.steps = sane_steps(run.steps)
+        self.evals = sane_evals(run.evals)
 
     def need(self, name: str) -> Any:
         value = getattr(self, name)
@@ -258,17 +258,17 @@ class Case:
     @cached_property
     def parameters(self) -> Quantity | None:
         """All of them, position table included."""
-        if (recorded := self.number("parameters_total")) is not None:
+        if (recorded := self.number("parameters_total")) is not None and recorded > 0:
             return Quantity(recorded, self.where("parameters_total"), "recorded")
         if self.counted is not None:
             return Quantity(self.counted.total, msg("counted from the shape"), "inferred")
-        if (printed := self.number("parameters")) is not None:
+        if (printed := self.number("parameters")) is not None and printed > 0:
             return Quantity(printed, self.where("parameters"), "printed")
         return None
 
     @cached_property
     def flops_per_token(self) -> Quantity | None:
-        if (given := self.number("flops_per_token")) is not None:
+        if (given := self.number("flops_per_token")) is not None and given > 0:
             return Quantity(given, self.where("flops_per_token"), "given")
         if self.shape is None:
             return None
@@ -286,7 +286,7 @@ class Case:
         recorded = self.steps.tokens[np.isfinite(self.steps.tokens)]
         if len(recorded):
             return Quantity(float(np.median(recorded)), msg("recorded with each step"), "recorded")
-        if (stated := self.number("tokens_per_update")) is not None:
+        if (stated := self.number("tokens_per_update")) is not None and stated > 0:
             return Quantity(stated, self.where("tokens_per_update"), "given")
         accumulation = self.whole("gradient_accumulation_steps")
         measured = self.tokens_from_mfu
@@ -546,6 +546,33 @@ class Case:
             if known.corpus == self.corpus.name and same_model and known.block_size in (None, self.shape.block_size):
                 return known
         return None
+
+
+LARGEST = 1e9  # of a loss, a time, a norm: beyond it a number is damage, and squares of it would overflow
+
+
+def sane_steps(steps: Steps) -> Steps:
+    """Columns in which every number can be one: no negative times, no infinite losses (`not_finite` tells of those)."""
+    changed = {name: _within(getattr(steps, name), -LARGEST, LARGEST) for name in ("loss", "grad_norm")}
+    changed |= {
+        name: _within(getattr(steps, name), 1e-9, 1e15) for name in ("took_s", "tokens", "tokens_per_s", "loss_scale", "memory_bytes")
+    }
+    changed |= {name: _within(getattr(steps, name), 0.0, LARGEST) for name in ("rate", "mfu_frac", "data_s", "clipped")}
+    changed["at_s"] = _within(steps.at_s, 0.0, 1e12)
+    changed["not_finite"] = _within(steps.not_finite, 0.0, 3.0)
+    return replace(steps, **changed)
+
+
+def sane_evals(evals: Evals) -> Evals:
+    changed = {name: _within(getattr(evals, name), -LARGEST, LARGEST) for name in ("train", "val", "val_bits_per_byte")}
+    changed |= {name: _within(getattr(evals, name), 0.0, LARGEST) for name in ("train_se", "val_se", "took_s")}
+    changed["not_finite"] = _within(evals.not_finite, 0.0, 3.0)
+    return replace(evals, **changed)
+
+
+def _within(column: np.ndarray, low: float, high: float) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return np.where((column >= low) & (column <= high), column, np.nan)
 
 
 _NUMBER = re.compile(r"^\s*(?:default\s+)?[~≈]?\s*([+-]?\d[\d,_]*\.?\d*(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)\s*$")

@@ -25,14 +25,14 @@ FAULTS = frozenset(
     bigram_plateau attention_bug kernel_bug dead_init constant_loss overfitting checkpoint_not_best underfitting_capacity
     too_good_to_be_true val_leak above_reference lr_too_high lr_too_low lr_zero lr_schedule_mismatch batch_too_small
     grad_accum_loss_scaling grad_sync_bug resume_discontinuity config_log_mismatch low_mfu eval_dominates_time throttling_suspected
-    oom_optimizer_state oom_logits input_bound""".split()
+    oom_optimizer_state oom_logits input_bound frozen_parameters""".split()
 )
 """Codes that say that something should be mended. The others are explanations."""
 
 ORDER = tuple(
-    """oom_optimizer_state oom_logits hf_zero_loss_is_nan grad_explosion fp16_overflow lr_zero attention_bug val_leak lr_too_high
-    lr_schedule_mismatch grad_sync_bug grad_accum_loss_scaling config_log_mismatch fused_adamw_fp16_bug nan_divergence kernel_bug
-    lr_too_low loss_divergence collapse_to_unigram bigram_plateau dead_init constant_loss too_good_to_be_true overfitting
+    """oom_optimizer_state oom_logits frozen_parameters hf_zero_loss_is_nan grad_explosion fp16_overflow lr_zero attention_bug val_leak
+    lr_too_high lr_schedule_mismatch grad_sync_bug grad_accum_loss_scaling config_log_mismatch fused_adamw_fp16_bug nan_divergence
+    kernel_bug lr_too_low loss_divergence collapse_to_unigram bigram_plateau dead_init constant_loss too_good_to_be_true overfitting
     checkpoint_not_best underfitting_capacity resume_discontinuity above_reference param_count_mismatch token_accounting
     grad_accum_inferred batch_too_small data_repeated throttling_suspected low_mfu input_bound eval_dominates_time""".split()
 )
@@ -49,6 +49,7 @@ UNDERCUTS: Mapping[str, frozenset[str]] = {
         "grad_explosion": _PROGRESS + "overfitting loss_spike resume_discontinuity",
         "loss_divergence": _PROGRESS + "loss_spike",
         "collapse_to_unigram": _PROGRESS + "bigram_plateau lr_schedule_mismatch",
+        "frozen_parameters": _PROGRESS + "lr_too_low",
         "bigram_plateau": "underfitting_capacity above_reference",
         "attention_bug": _PROGRESS + "val_leak val_below_train_ok overfitting",
         "val_leak": _PROGRESS + "val_below_train_ok",

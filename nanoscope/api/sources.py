@@ -66,6 +66,7 @@ def _value(text: str) -> object:
 def _own_run(target: str) -> Run | None:
     from nanoscope.api.folders import find_run
     from nanoscope.record.read import read_run
+    from nanoscope.record.run import until
 
     try:
         at = find_run(target)
@@ -74,25 +75,7 @@ def _own_run(target: str) -> Run | None:
             raise
         return None
     run = read_run(at.folder)
-    return run if at.step is None else _until(run, at.step)
-
-
-def _until(run: Run, step: int) -> Run:
-    """The run as it stood at a step."""
-    from nanoscope.record.run import evals_from, steps_from
-
-    kept, seen = run.steps.step <= step, run.evals.step <= step
-    steps = steps_from({f.name: getattr(run.steps, f.name)[kept] for f in dataclasses.fields(run.steps)}, int(kept.sum()))
-    lists = ("batches", "val_batch_losses", "train_batch_losses")
-    columns: dict[str, object] = {}
-    for field in dataclasses.fields(run.evals):
-        value = getattr(run.evals, field.name)
-        if field.name not in lists:
-            columns[field.name] = value[seen]
-        elif len(value) == len(seen):
-            columns[field.name] = tuple(item for item, keep in zip(value, seen, strict=True) if keep)
-    marks = tuple(mark for mark in run.marks if mark.step is None or mark.step <= step)
-    return dataclasses.replace(run, steps=steps, evals=evals_from(columns, int(seen.sum())), marks=marks, time_parts={})
+    return run if at.step is None else until(run, at.step)
 
 
 def _read_file(path: Path, config: str | None, hardware: str | None, said: Mapping[str, object]) -> Run:

@@ -7,7 +7,7 @@ Columns hold NaN where the source does not say; what was not said is never fille
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -167,6 +167,21 @@ class Run:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
         return float(value)
+
+
+def until(run: Run, step: int) -> Run:
+    """The run as it stood when `step` updates were done. Where its seconds went is not known for a part of it."""
+    kept, seen = run.steps.step <= step, run.evals.step <= step
+    steps = steps_from({f.name: getattr(run.steps, f.name)[kept] for f in fields(Steps)}, int(kept.sum()))
+    columns: dict[str, object] = {}
+    for each in fields(Evals):
+        value = getattr(run.evals, each.name)
+        if isinstance(value, np.ndarray):
+            columns[each.name] = value[seen]
+        elif len(value) == len(seen):  # a tuple with an item for each evaluation
+            columns[each.name] = tuple(item for item, keep in zip(value, seen, strict=True) if keep)
+    marks = tuple(mark for mark in run.marks if mark.step is None or mark.step <= step)
+    return replace(run, steps=steps, evals=evals_from(columns, int(seen.sum())), marks=marks, time_parts={})
 
 
 def steps_from(rows: Mapping[str, object], count: int) -> Steps:

@@ -12,6 +12,7 @@ from nanoscope.analysis.case import Case, Lacking
 from nanoscope.analysis.finding import Finding, NotChecked
 
 NAMES = (
+    "preflight",
     "non_finite",
     "half_precision",
     "explosion",

@@ -19,6 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
 from nanoscope.analysis.symptoms.initial_loss import is_from_first_loss
@@ -30,6 +32,7 @@ CODES = ("grad_accum_loss_scaling", "grad_sync_bug")
 def look(case: Case) -> Iterator[Finding | NotChecked]:
     yield from _library(case)
     yield from _multiple(case)
+    yield from _beside_evaluations(case)
     drifted = [mark for mark in case.run.marks if mark.kind == "rank_drifted"]
     if drifted:
         step = drifted[0].step or 0
@@ -86,6 +89,38 @@ def _library(case: Case) -> Iterator[Finding]:
             command="pip install -U transformers",
         ),
         msg("the loss does not change when accumulation is doubled and the micro-batch halved"),
+    )
+
+
+def _beside_evaluations(case: Case) -> Iterator[Finding]:
+    """The printed loss stays at a whole multiple of the evaluated one."""
+    count = case.whole("gradient_accumulation_steps")
+    evals = np.flatnonzero(np.isfinite(case.evals.train) & (case.evals.train > 0) & (case.evals.step > 0))
+    steps, losses = case.losses
+    if count is None or count < 2 or len(evals) < 2 or len(losses) < 10:
+        return
+    level = np.interp(steps, case.evals.step[evals], case.evals.train[evals])
+    inside = (steps >= case.evals.step[evals[0]]) & (steps <= case.evals.step[evals[-1]])
+    if inside.sum() < 5:
+        return
+    ratio = float(np.median(losses[inside] / level[inside]))
+    if abs(ratio / count - 1) > 0.1 or ratio < 1.7:
+        return
+    evidence = Evidence(
+        msg("printed loss over evaluated train loss"),
+        ratio,
+        1.0,
+        msg("{rows:count} steps between evaluations", rows=int(inside.sum())),
+        msg("median; gradient_accumulation_steps is {count:count}", count=count),
+        "times",
+    )
+    yield Finding(
+        "grad_accum_loss_scaling",
+        "likely",
+        msg("the printed loss is the sum over {count:count} micro-batches, not their mean", count=count),
+        (evidence,),
+        Change(msg("divide each micro-batch's loss by gradient_accumulation_steps, both for the gradient and for printing")),
+        msg("the evaluation is not of the same text as the training"),
     )
 
 

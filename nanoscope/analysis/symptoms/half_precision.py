@@ -45,6 +45,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if case.stated_dtype != "float16":
         return
     yield from _scale(case)
+    yield from _skips(case)
     bad = not_finite_rows(case)
     if not len(bad) or int(bad[0]) < 3:
         return
@@ -122,6 +123,32 @@ def _fused(case: Case, first: int, faster: Evidence | None) -> Iterator[Finding]
         (evidence,) + ((faster,) if faster else ()),
         Change(msg("upgrade PyTorch, or pass fused=False to AdamW")),
         msg("AdamW was not fused, or the PyTorch is 2.1 or later"),
+    )
+
+
+def _skips(case: Case) -> Iterator[Finding]:
+    """Updates that our own loop kept from the weights, at a level that had not moved."""
+    at = [mark.step for mark in case.run.marks if mark.kind == "skip" and mark.step is not None and mark.step > 50]
+    steps, losses = case.losses
+    before = losses[steps <= at[0]] if at else losses[:0]
+    if len(at) < 4 or len(before) < 5 or before[-5:].max() > 1.5 * before.min():
+        return
+    evidence = Evidence(
+        msg("updates that were not finite"),
+        len(at),
+        0,
+        msg("from step {step:count} on", step=at[0]),
+        msg("kept from the weights; the loss before was {loss:nats}, and had not grown", loss=float(before[-1])),
+        "count",
+        at[0],
+    )
+    yield Finding(
+        "fp16_overflow",
+        "likely",
+        msg("float16 ran out of range: updates stopped being finite without any growth before"),
+        (evidence,),
+        Change(msg("train in {dtype:code}", dtype="bfloat16"), key="dtype", old="float16", new="bfloat16"),
+        msg("a float32 run with the same seed fails at the same step, or the gradient norm was growing"),
     )
 
 

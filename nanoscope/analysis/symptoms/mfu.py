@@ -46,7 +46,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
 def _over(case: Case, over: np.ndarray) -> Finding:
     row = int(over[np.argmax(case.steps.mfu_frac[over])])
     seen = float(case.steps.mfu_frac[row])
-    sound = case.steps.mfu_frac[np.isfinite(case.steps.mfu_frac) & (case.steps.mfu_frac <= 1)]
+    sound = case.steps.mfu_frac[(case.steps.mfu_frac > 0) & (case.steps.mfu_frac <= 1)]
     how = msg("achieved FLOP/s over peak cannot exceed 1")
     if len(sound):
         how = msg(

@@ -234,11 +234,23 @@ def _remedy(case: Case, best: int | None) -> Change:
     if best is None:
         return Change(msg("keep the weights of the lowest val loss; get more text, or train for fewer steps"))
     return Change(
-        msg("keep the weights of step {best:count}, and stop there the next time", best=best),
+        msg("the best weights are still on disk, as the last evaluation was not saved: use those of about step {best:count}", best=best)
+        if _last_was_not_saved(case)
+        else msg("keep the weights of step {best:count}, and stop there the next time", best=best),
         key="max_iters",
         old=case.whole("max_iters") or case.last_step,
         new=best,
     )
+
+
+def _last_was_not_saved(case: Case) -> bool:
+    """nanoGPT says so when it saves, before the line of that iteration; none stands between the last evaluation and its iteration."""
+    if case.run.words.trainer != "nanogpt" or not len(case.evals):
+        return False
+    last = int(case.evals.step[-1])
+    has_line_after = bool((case.steps.step > last).any())
+    saved = any(mark.kind == "checkpoint" and mark.step is not None and mark.step >= last for mark in case.run.marks)
+    return has_line_after and not saved and case.get("always_save_checkpoint") is not True
 
 
 def _checkpoint(case: Case, found: Minimum) -> Iterator[Finding]:

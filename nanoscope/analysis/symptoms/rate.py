@@ -117,7 +117,20 @@ def _slow(case: Case) -> list[Evidence]:
     for finding in stuck.look(case):
         if not isinstance(finding, NotChecked):
             found += finding.evidence
-    return found
+    return found or _above_unigram(case)
+
+
+def _above_unigram(case: Case) -> list[Evidence]:
+    """Hundreds of updates, and the loss is not even at the level of token frequencies."""
+    steps, losses = case.losses
+    level = case.unigram_nats
+    if level is None or len(losses) < 20 or steps[-1] < 200:
+        return []
+    now = float(np.median(losses[-10:]))
+    if now < level + 0.1:
+        return []
+    how = msg("the unigram level of this text, which a sound run passes within a hundred updates")
+    return [Evidence(msg("loss after {count:count} updates", count=int(steps[-1])), now, level, _at(int(steps[-10])), how, "nats")]
 
 
 def _at(step: int) -> Message:

@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
 from nanoscope.message import msg
@@ -28,6 +30,7 @@ MANY = 4.0
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
+    yield from _few_batches(case)
     if case.dataset_tokens is None or case.tokens_per_update is None:
         stated = [value for key in ("epochs", "num_epochs", "num_train_epochs", "n_epochs") if (value := case.stated(key)) is not None]
         if stated and stated[0] >= MANY:
@@ -65,6 +68,36 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         evidence,
         Change(msg("get more text; with this much, watch val, keep its best weights, and use dropout of 0.1 to 0.2")),
         msg("the training split holds more than {unique:tokens} tokens", unique=unique.value),
+    )
+
+
+def _few_batches(case: Case) -> Iterator[Finding]:
+    """The batches trained on are known by heart while the rest of the same split is not: the updates do not see the whole split."""
+    evals = np.flatnonzero(np.isfinite(case.evals.train) & (case.evals.step > 0))
+    steps, losses = case.losses
+    if len(evals) < 2 or len(losses) < 20:
+        return
+    last = int(evals[-1])
+    near = losses[(steps <= case.evals.step[last]) & (steps > case.evals.step[evals[-2]])]
+    seen, level = float(np.median(near)) if len(near) >= 5 else float("nan"), float(case.evals.train[last])
+    if not seen < 0.7 * level:
+        return
+    evidence = Evidence(
+        msg("loss of the batches trained on"),
+        seen,
+        level,
+        msg("before step {step:count}", step=int(case.evals.step[last])),
+        msg("median, against the evaluated loss of the same split: both should be alike"),
+        "nats",
+        int(case.evals.step[last]),
+    )
+    yield Finding(
+        "data_repeated",
+        "likely",
+        msg("the updates see the same few batches again and again, not the whole training split"),
+        (evidence,),
+        Change(msg("look at the order of the data: sampler, seed of each step, and position after a resume")),
+        msg("the evaluation's train batches come from another text"),
     )
 
 

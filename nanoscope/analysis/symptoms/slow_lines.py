@@ -110,6 +110,19 @@ def _evaluations(case: Case) -> Iterator[Finding | NotChecked]:
                 "seconds",
             )
         )
+    spacing = eval_spacing(case)
+    if spacing is not None:
+        share = float(extra.mean()) / (float(extra.mean()) + spacing * step)
+        evidence.append(
+            Evidence(
+                msg("share of the time that evaluations take"),
+                share,
+                (0.01, 0.1),
+                msg("every {spacing:count} updates", spacing=spacing),
+                msg("time of an evaluation / (evaluation + the steps between two)"),
+                "share",
+            )
+        )
     yield Finding(
         "eval_spike",
         "certain" if len(case.evals) else "likely",

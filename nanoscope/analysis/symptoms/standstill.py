@@ -29,6 +29,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanoscope.analysis.statistics import trend
 from nanoscope.message import msg
 
 CODES = ("lr_zero", "constant_loss", "dead_init", "lr_schedule_mismatch")
@@ -44,6 +45,8 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if len(losses) < 5:
         yield NotChecked("constant_loss", msg("there are too few losses"))
         return
+    if not rate_is_zero:
+        yield from _no_progress(case)
     constant = _constant_from(losses)
     if constant is None or (_digits(losses) < 3 and len(losses) - constant < 20 and not rate_is_zero):
         return
@@ -103,6 +106,36 @@ def _zero_rate(case: Case) -> Iterator[Finding]:
             Change(msg("step the scheduler after each update (Lightning: interval='step')")),
             wrong,
         )
+
+
+def _no_progress(case: Case) -> Iterator[Finding]:
+    """After a hundred updates beyond the warm-up the loss still is what chance gives."""
+    steps, losses = case.losses
+    level, rate = case.ln_vocab, case.rate_at(case.last_step)
+    warm = case.whole("warmup_iters") or 0
+    if level is None or case.is_pretrained or rate is None or rate < 1e-5 or steps[-1] < warm + 100 or steps[0] > 10:
+        return
+    tail = losses[steps > steps[-1] / 2]
+    slope = trend(steps, losses)
+    if len(tail) < 10 or abs(float(np.median(tail)) / level - 1) > 0.015 or slope is None or slope.is_falling:
+        return
+    evidence = Evidence(
+        msg("loss after {count:count} updates", count=int(steps[-1])),
+        float(np.median(tail)),
+        msg("below {level:nats}", level=0.8 * level),
+        places.steps(steps[-len(tail)], steps[-1]),
+        msg("ln of the vocabulary's size is {level:nats}: chance", level=level),
+        "nats",
+        int(steps[-1]),
+    )
+    yield Finding(
+        "dead_init",
+        "likely",
+        msg("nothing is learned: after {count:count} updates the loss is still that of chance", count=int(steps[-1])),
+        (evidence,),
+        Change(msg("look whether the weights change at all: optimizer.step, gradients, frozen parameters, output weights")),
+        msg("the learning rate is still close to 0 in a long warm-up"),
+    )
 
 
 def _same(case: Case, start: int) -> Finding:

@@ -35,6 +35,7 @@ MARGIN = 0.05
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
+    yield from _recorded_overlap(case)
     if case.is_pretrained:
         return
     at = np.flatnonzero(np.isfinite(case.evals.val))
@@ -61,6 +62,32 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         if is_extreme:
             yield from _future(case, best)
     yield from _leak(case, best)
+
+
+def _recorded_overlap(case: Case) -> Iterator[Finding]:
+    """Our own preparation counts how much of val stands in train."""
+    share = max(case.number("val_tokens_in_train_frac") or 0.0, case.number("val_documents_in_train_frac") or 0.0)
+    if share < 0.1:
+        return
+    evidence = Evidence(
+        msg("share of val that stands in train"),
+        share,
+        (0.0, 0.02),
+        case.where("val_tokens_in_train_frac"),
+        msg("counted when the data was prepared"),
+        "share",
+    )
+    yield Finding(
+        "val_leak",
+        "certain",
+        msg("the val split holds text that the model has trained on"),
+        (evidence,),
+        Change(
+            msg("prepare the data again with a val split of its own: {command:code}", command="nanoscope prepare"),
+            command="nanoscope prepare SOURCE",
+        ),
+        msg("the repeated documents are boilerplate that new text will hold as well"),
+    )
 
 
 def _floor(case: Case, best: int) -> tuple[Evidence, bool] | None:
