@@ -14,7 +14,7 @@ from pathlib import Path
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError, fault
 from nanoscope.message import msg
-from nanoscope.record.layout import CHECKPOINTS, EVENTS_FILE, RUNS, is_run, step_of
+from nanoscope.record.layout import CHECKPOINTS, EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUNS, is_run, step_of
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,19 @@ class RunAt:
     step: int | None = None  # None: the newest
 
 
-def find_run(text: str) -> RunAt:
-    """What `RUN` or `RUN@STEP` on the command line means."""
+def find_run(text: str, *, or_starting: bool = False) -> RunAt:
+    """What `RUN` or `RUN@STEP` on the command line means; with `or_starting` also one whose process is still getting ready."""
     name, step = _split_step(text)
-    for path in (Path(name), Path(RUNS) / name):
-        if is_run(path):
+    places = (Path(name), Path(RUNS) / name)
+    for path in places:
+        if is_run(path) or (or_starting and (path / PID_FILE).is_file()):
             return RunAt(path, step)
+    for path in places:
+        if (path / PID_FILE).is_file() or (path / OUTPUT_FILE).is_file():
+            raise fault(
+                msg("{run:code} is still getting ready", run=str(path)),
+                fix=msg("try again in a few seconds; it says how far it is in {log:code}", log=str(path / OUTPUT_FILE)),
+            )
     raise _no_such_run(name)
 
 

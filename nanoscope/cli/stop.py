@@ -21,7 +21,7 @@ def run(given: Namespace) -> int:
     from nanoscope.cli import say
     from nanoscope.record.layout import step_of
 
-    folder = find_run(given.run).folder
+    folder = find_run(given.run, or_starting=True).folder
     has_ended = stop(folder, given.wait)
     newest = find_checkpoint(RunAt(folder))
     step = step_of(newest) if newest is not None else None

@@ -299,7 +299,7 @@ class _View:
             return []
         facts = [self.show(it.tokens_per_s, "tokens_per_s")] if math.isfinite(it.tokens_per_s) else []
         facts.append(self.say(msg("{took:seconds} a step", took=it.update_s)))
-        row: Row = [(_right(self.say(msg("speed")), 0) + "  ", STRONG), (" · ".join(facts), "")]
+        row: Row = [(self.say(msg("speed")) + "  ", STRONG), (" · ".join(facts), "")]
         if math.isfinite(it.mfu_frac):
             mfu = msg("MFU {mfu:share} of {peak:flops_per_s}", mfu=it.mfu_frac, peak=it.about.peak_flops)
             row.append((" · " + self.say(mfu), ""))
@@ -312,7 +312,8 @@ class _View:
         if not total:
             return []
         ordered = sorted(parts.items(), key=lambda part: (part[0] == "other", -part[1]))
-        label = self.say(msg("time")).ljust(len(self.say(msg("speed")))) + "  "
+        name, above = self.say(msg("time")), self.say(msg("speed"))
+        label = name + " " * (max(0, cells(above) - cells(name)) + 2)
         room = max(8, self.width - cells(label))
         widths = _shares([seconds / total for _, seconds in ordered], room)
         glyph = "=" if self.plain else "█"

@@ -147,7 +147,7 @@ def _speed(it: Progress) -> Message | None:
 def _time(it: Progress, lang: str) -> Message | None:
     parts = it.time_parts(it.last_at_s)
     total = sum(parts.values())
-    if not total:
+    if not total or not it.tokens:
         return None
     shown = [(name, seconds / total) for name, seconds in sorted(parts.items(), key=lambda part: -part[1]) if seconds / total >= 0.005]
     words = ", ".join(f"{show(PART_NAMES[name], 'text', lang)} {show(round(share, 2), 'share', lang)}" for name, share in shown)

@@ -10,7 +10,7 @@ import pytest
 from nanoscope.api.folders import RunAt, choose_folder, claim_folder, find_checkpoint, find_run, find_runs, source_name
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError
-from nanoscope.record.layout import EVENTS_FILE, RUN_FILE, checkpoint_folder
+from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUN_FILE, checkpoint_folder
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +120,19 @@ def test_an_unknown_run_names_the_nearest():
     with pytest.raises(UserError) as error:
         find_run("quikstart-1")
     assert told(error) == ["there is no run quikstart-1", "did you mean quickstart-1?"]
+
+
+def test_a_run_that_is_getting_ready_is_not_taken_for_none():
+    folder = Path("runs/new-1")
+    folder.mkdir(parents=True)
+    (folder / PID_FILE).write_text("{}")
+    with pytest.raises(UserError) as error:
+        find_run("new-1")
+    assert told(error) == [
+        "runs/new-1 is still getting ready",
+        f"try again in a few seconds; it says how far it is in {folder / OUTPUT_FILE}",
+    ]
+    assert find_run("new-1", or_starting=True) == RunAt(folder)
 
 
 def test_runs_are_listed_oldest_first():
