@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,6 @@ from nanoscope.analysis.pace import eval_seconds, instant_mfu
 from nanoscope.analysis.statistics import mean_error
 from nanoscope.record.run import Run
 from nanoscope.sizing.power import board_watts
-import itertools
 
 AXES = ("steps", "tokens", "flops", "time", "energy")
 

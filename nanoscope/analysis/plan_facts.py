@@ -17,6 +17,7 @@ class DataFacts:
     bytes_per_token: float | None = None
     unigram_nats: float | None = None
     is_char: bool | None = None
+    folder: str = ""  # where it lies prepared, if it does
     origin: Message = field(default_factory=lambda: msg("not prepared yet, and not among the known corpora"))
 
 
@@ -32,10 +33,11 @@ class Calibration:
     optimizer_s: float  # clipping and the update itself
     memory_bytes: tuple[tuple[int, float], ...]  # (sequences, peak bytes of the process or the device)
     base_bytes: float  # of which: the interpreter and its libraries, before there was a model
-    copy_s: float  # to copy the state for a checkpoint
-    write_bytes_per_s: float  # to disk
-    start_s: float  # from the command to the first update: libraries, model, first batch
-    sample_token_s: float  # to generate one token of a sample
+    stall_s: float  # the loop standing still for a checkpoint
+    write_s: float  # writing one, beside the training
+    sample_s: float  # one sample text; 0 where none is written
+    start_s: float  # from the command to the first update: libraries, model, checks
+    end_s: float  # from the last update to the end: the last checkpoint on disk
     scatter: float  # relative spread of the timed repeats: the range of what follows from them
     layers_timed: tuple[int, ...]
     peak_flops: float | None  # of the fastest matrix product seen here

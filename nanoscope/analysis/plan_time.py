@@ -16,8 +16,7 @@ from nanoscope.sizing.roofline import update_time
 
 START_S = {"gpu": (15.0, 90.0), "apple": (5.0, 20.0), "cpu": (3.0, 15.0)}
 """Libraries, the first batch, and on a GPU torch.compile, where nothing was measured."""
-SAMPLE_COST = 1.0  # a sampled token, in forward passes of a one-token micro-batch; small beside everything else
-GPU_WRITE_BYTES_PER_S = 0.5e9  # an ordinary SSD
+WRITE_BYTES_PER_S = 0.5e9  # an ordinary SSD
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,9 @@ class TimePlan:
     start: Span
     train: Span
     evaluation: Span
+    sample: Span
     checkpoint: Span
+    end: Span
     total: Span
     evaluations: int
     checkpoints: int
@@ -58,12 +59,12 @@ def time_plan(config: Config, shape: Shape, machine: MachineFacts) -> TimePlan |
     evaluation = _evaluation(config, machine, update).times(evaluations)
     checkpoint = _checkpoint(shape, machine).times(checkpoints)
     train = update.times(updates)
-    start = _start(machine)
-    parts = (start, train, evaluation, checkpoint)
+    start, sample, end = _start(machine), _samples(config, machine, evaluations), _end(shape, machine)
+    parts = (start, train, evaluation, sample, checkpoint, end)
     total = Span(
         sum(part.s for part in parts), sum(part.low_s for part in parts), sum(part.high_s for part in parts), update.source, update.origin
     )
-    return TimePlan(update, start, train, evaluation, checkpoint, total, evaluations, checkpoints)
+    return TimePlan(update, start, train, evaluation, sample, checkpoint, end, total, evaluations, checkpoints)
 
 
 def update_span(config: Config, shape: Shape, machine: MachineFacts) -> Span | Message:
@@ -107,7 +108,10 @@ def time_rows(config: Config, shape: Shape, machine: MachineFacts, plan: TimePla
     yield _row("train_s", msg("training, {updates:count} updates", updates=config.max_iters), plan.train)
     yield _row("eval_s", msg("evaluation, {times:count} times", times=plan.evaluations), plan.evaluation)
     yield _row("checkpoint_s", msg("standing still for checkpoints, {times:count} times", times=plan.checkpoints), plan.checkpoint)
+    if plan.sample.s:
+        yield _row("sample_s", msg("sample texts"), plan.sample)
     yield _row("start_s", msg("start: libraries, model, first batch"), plan.start)
+    yield _row("end_s", msg("end: the last checkpoint reaches the disk"), plan.end)
     yield _row("total_s", msg("time of the whole run"), plan.total)
     if price_per_hour is not None:
         origin = msg("{price:about} an hour, as given", price=price_per_hour)
@@ -167,7 +171,7 @@ def _checkpoint(shape: Shape, machine: MachineFacts) -> Span:
     """How long the loop stands still for one: the copy, not the writing."""
     measured = machine.calibration
     if measured is not None:
-        return Span(measured.copy_s, measured.copy_s * 0.7, measured.copy_s * 2, "measured", msg("the state copied once"))
+        return Span(measured.stall_s, measured.stall_s * 0.5, measured.stall_s * 2, "measured", msg("one was saved here"))
     s = checkpoint_bytes(shape) / (machine.count * 10e9)
     return Span(s, s * 0.5, s * 3, "estimated", msg("12 bytes a parameter at 10 GB/s; the writing goes on beside the training"))
 
@@ -179,6 +183,26 @@ def _start(machine: MachineFacts) -> Span:
     low, high = START_S.get(machine.kind, (3.0, 30.0))
     origin = msg("usual for such a device, torch.compile included") if machine.compiled else msg("usual for such a device")
     return Span((low + high) / 2, low, high, "estimated", origin)
+
+
+def _samples(config: Config, machine: MachineFacts, evaluations: int) -> Span:
+    """Of one text at each evaluation, or at its own interval."""
+    measured = machine.calibration
+    each = measured.sample_s if measured is not None else 0.0
+    if config.sample_interval is None:
+        count = evaluations
+    else:
+        count = config.max_iters // config.sample_interval + 1 if config.sample_interval else 0
+    origin = msg("one was written here") if measured is not None else msg("not known beforehand, and short")
+    return Span(each * count, each * count * 0.7, each * count * 1.5, "measured" if measured is not None else "estimated", origin)
+
+
+def _end(shape: Shape, machine: MachineFacts) -> Span:
+    measured = machine.calibration
+    if measured is not None:
+        return Span(measured.end_s, measured.end_s * 0.5, measured.end_s * 2, "measured", msg("seen in this measurement"))
+    s = checkpoint_bytes(shape) / WRITE_BYTES_PER_S
+    return Span(s, s * 0.3, s * 3, "estimated", msg("12 bytes a parameter at 0.5 GB/s"))
 
 
 def _energy(machine: MachineFacts, plan: TimePlan) -> Iterator[Row]:

@@ -20,10 +20,16 @@ BUDGET_S = 6.0  # of timed work; building the model and importing libraries come
 PATIENCE_S = 180.0
 
 
-def calibrate(config: Config, vocab_size: int, budget_s: float = BUDGET_S) -> Calibration | Message:
-    """The measurement, or why there is none."""
+def calibrate(config: Config, vocab_size: int, dataset: str = "", budget_s: float = BUDGET_S) -> Calibration | Message:
+    """The measurement, or why there is none. `dataset` is the prepared folder, where there is one."""
     started_at_s = time.time()
-    question = {"config": dataclasses.asdict(config), "vocab_size": vocab_size, "budget_s": budget_s, "started_at_s": started_at_s}
+    question = {
+        "config": dataclasses.asdict(config),
+        "vocab_size": vocab_size,
+        "dataset": dataset,
+        "budget_s": budget_s,
+        "started_at_s": started_at_s,
+    }
     try:
         done = subprocess.run(
             [sys.executable, "-m", "nanoscope.api.calibration_worker"], input=json.dumps(question), capture_output=True, text=True,
@@ -40,20 +46,8 @@ def calibrate(config: Config, vocab_size: int, budget_s: float = BUDGET_S) -> Ca
 
 def calibration_from(found: dict, took_s: float) -> Calibration:
     pairs = {key: tuple((int(size), float(value)) for size, value in found[key]) for key in ("micro_s", "forward_s", "memory_bytes")}
-    return Calibration(
-        **pairs,
-        optimizer_s=found["optimizer_s"],
-        base_bytes=found["base_bytes"],
-        copy_s=found["copy_s"],
-        write_bytes_per_s=found["write_bytes_per_s"],
-        start_s=found["start_s"],
-        sample_token_s=found["sample_token_s"],
-        scatter=found["scatter"],
-        layers_timed=tuple(found["layers_timed"]),
-        peak_flops=found["peak_flops"],
-        achieved_flops=found["achieved_flops"],
-        took_s=took_s,
-    )
+    single = ("optimizer_s", "base_bytes", "stall_s", "write_s", "sample_s", "start_s", "end_s", "scatter", "peak_flops", "achieved_flops")
+    return Calibration(**pairs, **{name: found[name] for name in single}, layers_timed=tuple(found["layers_timed"]), took_s=took_s)
 
 
 def _failure(code: int, stderr: str) -> Message:

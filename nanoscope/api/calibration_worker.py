@@ -1,15 +1,14 @@
 """The measuring process behind `nanoscope plan`: one question as JSON on stdin, one answer on stdout.
 
-It trains the very model on made-up tokens with the trainer's own functions, at two micro-batch sizes. A model whose micro-batch takes
-seconds is timed with one and with a few layers, and the rest follows from the difference: blocks are alike. Peak memory is that of the
-process, which only grows: the smaller size is measured first."""
+It trains the very model for a few updates with the trainer's own loop, in a folder that is thrown away, and reads the events: what an
+update, an evaluation, a checkpoint, a sample and the start take here. Two micro-batch sizes give time and memory of any other. A model
+whose update takes seconds is tried with one and with a few layers, and the rest follows from the difference: blocks are alike. Peak memory
+is that of the process, which only grows: the smaller size comes first."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import os
 import statistics
 import sys
 import tempfile
@@ -22,24 +21,29 @@ from typing import Any
 import numpy as np
 
 from nanoscope.config.fields import Config
+from nanoscope.record import events as e
+from nanoscope.record.layout import STOP_FILE
 from nanoscope.sizing import flops_per_token, parameters, shape_of
 
 ASSUMED_EFFICIENCY = 0.5  # of the fastest matrix product, for guessing what a measurement will take
-LONGEST_POINT_S = 2.0  # one update of the whole model; above, fewer layers are timed
-REPEATS = 7
-DISK_TRIAL_BYTES = 32 << 20
+LONGEST_UPDATE_S = 2.0  # of the whole model at the configured micro-batch; above, fewer layers are tried
+FEWEST_UPDATES, MOST_UPDATES = 4, 24  # of which the first is not counted
 
 
 @dataclass(frozen=True)
 class Point:
+    """What a miniature run showed."""
+
     layers: int
     size: int  # sequences in the micro-batch
-    micro_s: float
-    forward_s: float
+    micro_s: float  # forward and backward of one micro-batch
+    forward_s: float  # of one evaluation batch
     optimizer_s: float
-    copy_s: float
-    first_s: float  # the first update, with all that happens only once
-    set_up_s: float
+    stall_s: float  # the loop standing still for a checkpoint
+    write_s: float  # of that checkpoint, in the background
+    sample_s: float
+    begin_s: float  # from the call to the first update: model, checks, first checkpoint
+    end_s: float  # from the last update to the return
     scatter: float
     parameters: int
     memory_bytes: float
@@ -48,34 +52,39 @@ class Point:
 def main() -> None:
     question = json.loads(sys.stdin.read())
     config = Config(**question["config"])
-    print(json.dumps(answer(config, question["vocab_size"], question["budget_s"], question["started_at_s"])))
+    print(json.dumps(answer(config, question["vocab_size"], question["dataset"], question["budget_s"], question["started_at_s"])))
 
 
-def answer(config: Config, vocab_size: int, budget_s: float, started_at_s: float) -> dict[str, Any]:
+def answer(config: Config, vocab_size: int, dataset: str, budget_s: float, started_at_s: float) -> dict[str, Any]:
+    from nanoscope.train import loop
     from nanoscope.train.machine import choose_machine, measured_peak, with_peak
 
+    assert loop
     machine = choose_machine(config, lambda event: None)
     peak = measured_peak(machine)
     imported_s = time.time() - started_at_s
     base = peak_bytes(machine)
-    config = dataclasses.replace(config, init_from="scratch", vocab_size=vocab_size, out_dir="auto")
-    points = measured_points(config, vocab_size, peak, budget_s)
+    config = dataclasses.replace(
+        config, init_from="scratch", vocab_size=vocab_size, compile=False if machine.device.type == "cpu" else config.compile
+    )
+    data = opened(dataset, config, vocab_size)
+    with tempfile.TemporaryDirectory(prefix="nanoscope-plan-") as folder:
+        trials = what_to_try(config, vocab_size, peak, budget_s)
+        points = [measured_point(config, trial, data, machine, Path(folder) / str(i)) for i, trial in enumerate(trials)]
     whole = extended(points, config, vocab_size, base)
-    achieved = flops_per_token(shape_of(config, vocab_size)).training * config.block_size
-    micro_s = dict(whole["micro_s"])
-    size = max(micro_s)
-    last = points[-1]
-    depth = config.n_layer / last.layers
+    size, micro_s = whole["micro_s"][-1]
     return {
-        **whole, "base_bytes": base, "write_bytes_per_s": write_speed(), "peak_flops": with_peak(machine).peak_flops,
-        "achieved_flops": achieved * size / micro_s[size],
-        "start_s": imported_s + last.set_up_s * depth + max(0.0, last.first_s - last.micro_s - last.optimizer_s) * depth,
-        "sample_token_s": sampling_time(config, vocab_size, machine) * (1 if config.n_layer == last.layers else depth),
-        "scatter": max(point.scatter for point in points), "layers_timed": sorted({point.layers for point in points}),
-    }  # fmt: skip
+        **whole,
+        "base_bytes": base,
+        "peak_flops": with_peak(machine).peak_flops,
+        "achieved_flops": flops_per_token(shape_of(config, vocab_size)).training * config.block_size * size / micro_s,
+        "start_s": imported_s + whole.pop("begin_s"),
+        "scatter": max(point.scatter for point in points),
+        "layers_timed": sorted({point.layers for point in points}),
+    }
 
 
-def measured_points(config: Config, vocab_size: int, peak: float, budget_s: float) -> list[Point]:
+def what_to_try(config: Config, vocab_size: int, peak: float, budget_s: float) -> list[Trial]:
     """In the order of growing memory."""
 
     def cost_s(layers: int, size: int) -> float:
@@ -83,139 +92,196 @@ def measured_points(config: Config, vocab_size: int, peak: float, budget_s: floa
         return flops_per_token(shape).training * size * config.block_size / (ASSUMED_EFFICIENCY * peak)
 
     size = config.batch_size
-    if cost_s(config.n_layer, size) <= LONGEST_POINT_S:
-        sizes = sorted({max(1, size // 2), size if size > 1 else 2})
-        each_s = budget_s / len(sizes)
-        return [measured_point(config, vocab_size, config.n_layer, each, each_s) for each in sizes]
-    while size > 1 and cost_s(2, size) > LONGEST_POINT_S:
+    if cost_s(config.n_layer, size) <= LONGEST_UPDATE_S:
+        tried = sorted({max(1, size // 2), size if size > 1 else 2})
+        # The configured size is what the plan rests on; the other one only says how time and memory go with it.
+        return [Trial(config.n_layer, each, budget_s * (0.7 if each == size else 0.3), each == size) for each in tried]
+    while size > 1 and cost_s(2, size) > LONGEST_UPDATE_S:
         size //= 2
-    deep = 2
-    while deep < min(4, config.n_layer) and cost_s(deep + 1, size) <= LONGEST_POINT_S:
+    deep = min(2, config.n_layer)
+    while deep < min(4, config.n_layer) and cost_s(deep + 1, size) <= LONGEST_UPDATE_S:
         deep += 1
-    deep = min(deep, config.n_layer)
-    plan = sorted({(1, size), (deep, size)})
-    if size > 1:
-        plan = [(1, max(1, size // 2)), *plan]
-    return [measured_point(config, vocab_size, layers, each, budget_s / len(plan)) for layers, each in plan]
+    return [Trial(layers, size, budget_s / 2, layers == deep) for layers in sorted({1, deep})]
 
 
-def measured_point(config: Config, vocab_size: int, layers: int, size: int, budget_s: float) -> Point:
-    from nanoscope.train.begin import Beginning
-    from nanoscope.train.clock import Clock
-    from nanoscope.train.evaluate import evaluate
-    from nanoscope.train.setup import set_up
-    from nanoscope.train.step import take_update
+@dataclass(frozen=True)
+class Trial:
+    layers: int
+    size: int
+    budget_s: float
+    is_main: bool  # the one at the configured size, or nearest to it: it also writes a sample
 
-    accumulation = min(2, config.gradient_accumulation_steps)  # from two on, the norms of the micro-batches are taken too
-    config = dataclasses.replace(
-        config,
-        n_layer=layers,
-        batch_size=size,
-        gradient_accumulation_steps=accumulation,
-        chunked_head=config.chunked_head,
-        max_iters=10**6,
-        lr_decay_iters=10**6,
-        warmup_iters=0,
-    )
-    before_s = time.perf_counter()
-    workshop = set_up(config, made_up_data(config, vocab_size), Beginning(None, False, None, ()), lambda event: None, None)
-    set_up_s = time.perf_counter() - before_s
-    trainee, machine, clock = workshop.trainee, workshop.machine, Clock()
-    took: list[float] = []
-    until_s = time.perf_counter() + budget_s
-    while len(took) < 3 or (len(took) <= REPEATS and time.perf_counter() < until_s):
-        took.append(take_update(trainee, config, machine, clock, lambda: None).took_s)
-        if len(took) == 2 and time.perf_counter() > until_s:
-            break  # a large model: one ordinary update must do
-    ordinary = took[1:]
-    optimizer_s = optimizer_time(trainee, machine)
-    batch = trainee.feed.take(0)
-    forward = [evaluate(trainee.run, [batch], machine).took_s for _ in range(3 if statistics.median(ordinary) < 1 else 1)]
-    copy_before_s = time.perf_counter()
-    snapshot = trainee.snapshot({})
-    copy_s = time.perf_counter() - copy_before_s
-    if statistics.median(ordinary) < 1:
-        take_update(trainee, config, machine, clock, lambda: None)  # with the copy held, as while a checkpoint is written
-    del snapshot
-    update_s = statistics.median(ordinary)
-    scatter = 1.4826 * statistics.median(abs(each - update_s) for each in ordinary) / update_s / math.sqrt(len(ordinary))
-    return Point(
-        layers=layers, size=size, micro_s=max(1e-9, (update_s - optimizer_s) / accumulation), forward_s=statistics.median(forward),
-        optimizer_s=optimizer_s, copy_s=copy_s, first_s=took[0] / accumulation, set_up_s=set_up_s, scatter=scatter,
-        parameters=sum(parameter.numel() for parameter in trainee.model.parameters()), memory_bytes=peak_bytes(machine),
+
+def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder: Path) -> Point:
+    from nanoscope.train.loop import train
+
+    accumulation = min(
+        2, config.gradient_accumulation_steps
+    )  # from two on, gradients wait in memory and the micro-batches' norms are taken
+    small = dataclasses.replace(
+        config, n_layer=trial.layers, batch_size=trial.size, gradient_accumulation_steps=accumulation, max_iters=MOST_UPDATES,
+        lr_decay_iters=MOST_UPDATES, warmup_iters=0, eval_interval=MOST_UPDATES, eval_iters=1 if trial.layers < config.n_layer else 3,
+        eval_whole=False, checkpoint_interval=2, keep_checkpoints=1, out_dir=str(folder), overwrite=False,
+        sample_interval=None if config.sample_interval != 0 and trial.is_main else 0,
     )  # fmt: skip
+    watch = Watch(folder, trial.budget_s)
+    began_at_s = time.time()
+    train(small, data, folder, watch, may_refuse=False)
+    return point_of(watch.seen, small, began_at_s, time.time(), optimizer_time(small, data), machine)
 
 
-def optimizer_time(trainee: Any, machine: Any) -> float:
-    """Norm, clipping and update, without the gradients."""
+class Watch:
+    """Keeps the events, and asks the loop to stop when the time is up and enough was seen."""
+
+    def __init__(self, folder: Path, budget_s: float):
+        self.seen: list[e.Event] = []
+        self._stop, self._budget_s, self._until_s, self._updates = folder / STOP_FILE, budget_s, float("inf"), 0
+
+    def __call__(self, event: e.Event) -> None:
+        self.seen.append(event)
+        if not isinstance(event, e.StepTaken):
+            return
+        self._updates += 1
+        if self._updates == 1:
+            self._until_s = time.monotonic() + self._budget_s
+        if self._updates >= FEWEST_UPDATES and time.monotonic() > self._until_s:
+            self._stop.touch()
+
+
+def point_of(
+    seen: list[e.Event], config: Config, began_at_s: float, ended_at_s: float, optimizer: tuple[float, int], machine: Any
+) -> Point:
+    steps = [event for event in seen if isinstance(event, e.StepTaken)]
+    evals = [event for event in seen if isinstance(event, e.Evaluated)]
+    is_whole = len(evals) > 2  # not stopped before the last evaluation
+    saved = [event for event in seen if isinstance(event, e.CheckpointSaved) and event.step]
+    samples = [event.took_s for event in seen if isinstance(event, e.SampleWritten)]
+    ordinary = [event.took_s for event in steps[1:]]
+    update_s = statistics.median(ordinary)
+    batches = max(1, len(evals[0].batch_losses))
+    spent_before_s = sum(event.took_s for event in evals[:2]) + sum(samples[:1])
+    optimizer_s, count = optimizer
+    return Point(
+        layers=config.n_layer,
+        size=config.batch_size,
+        micro_s=max(1e-6, (update_s - optimizer_s) / config.gradient_accumulation_steps),
+        forward_s=statistics.median(event.took_s / batches for event in evals),
+        optimizer_s=optimizer_s,
+        stall_s=statistics.median([event.stall_s for event in saved] or [0.0]),
+        write_s=statistics.median([event.write_s for event in saved] or [0.0]),
+        sample_s=statistics.median(samples or [0.0]),
+        begin_s=max(0.0, steps[0].at_s - steps[0].took_s - began_at_s - spent_before_s),
+        end_s=max(0.0, ended_at_s - steps[-1].at_s - (sum(event.took_s for event in evals[2:]) + sum(samples[1:]) if is_whole else 0.0)),
+        scatter=spread(ordinary),
+        parameters=count,
+        memory_bytes=peak_bytes(machine),
+    )
+
+
+def spread(values: list[float]) -> float:
+    """Relative standard error of the median."""
+    middle = statistics.median(values)
+    return 1.4826 * 1.2533 * statistics.median(abs(each - middle) for each in values) / middle / len(values) ** 0.5
+
+
+def optimizer_time(config: Config, data: Any) -> tuple[float, int]:
+    """(seconds of norm, clipping and update without the gradients, parameters)."""
     import torch
 
+    from nanoscope.train.begin import Beginning
     from nanoscope.train.guards import clip, global_norm
+    from nanoscope.train.setup import set_up
 
-    took = []
-    for _ in range(3):
+    workshop = set_up(config, data, Beginning(None, False, None, ()), lambda event: None, None)
+    trainee, machine, took = workshop.trainee, workshop.machine, []
+    for _ in range(4):
         for parameter in trainee.parameters:
             parameter.grad = torch.full_like(parameter, 1e-4)
         machine.synchronize()
         before_s = time.perf_counter()
-        gradients = [parameter.grad for parameter in trainee.parameters]
+        gradients = [parameter.grad for parameter in trainee.parameters if parameter.grad is not None]
         clip(gradients, global_norm(gradients).item(), 1.0)
         trainee.optimizer.step()
         trainee.optimizer.zero_grad(set_to_none=True)
         machine.synchronize()
         took.append(time.perf_counter() - before_s)
-    return statistics.median(took)
+    return statistics.median(took[1:]), sum(parameter.numel() for parameter in trainee.parameters)
 
 
 def extended(points: list[Point], config: Config, vocab_size: int, base: float) -> dict[str, Any]:
     """The measured points as figures of the whole model."""
-    deepest = max(point.layers for point in points)
-    if deepest == config.n_layer:
-        whole = [point for point in points if point.layers == deepest]
+    last = points[-1]
+    if last.layers == config.n_layer:
+        chosen = (
+            next(point for point in points if point.size == config.batch_size) if any(p.size == config.batch_size for p in points) else last
+        )
         return {
-            "micro_s": [(point.size, point.micro_s) for point in whole],
-            "forward_s": [(point.size, point.forward_s) for point in whole],
-            "memory_bytes": [(point.size, point.memory_bytes) for point in whole],
-            "optimizer_s": whole[-1].optimizer_s,
-            "copy_s": whole[-1].copy_s,
+            "micro_s": [(point.size, point.micro_s) for point in points],
+            "forward_s": [(point.size, point.forward_s) for point in points],
+            "memory_bytes": [(point.size, point.memory_bytes) for point in points],
+            **{name: getattr(chosen, name) for name in ("optimizer_s", "stall_s", "write_s", "sample_s", "begin_s", "end_s")},
         }
-    few = next(point for point in points if point.layers == 1 and point.size == points[-1].size)
-    many = points[-1]
+    return _deepened(points[0], last, config, vocab_size, base)
+
+
+def _deepened(few: Point, many: Point, config: Config, vocab_size: int, base: float) -> dict[str, Any]:
+    """From one layer and a few to all of them."""
     total = parameters(shape_of(config, vocab_size)).total
-    size = many.size
 
-    def at_depth(one: float, other: float) -> float:
-        return one + (config.n_layer - few.layers) * max(0.0, other - one) / (many.layers - few.layers)
+    def at_depth(name: str) -> float:
+        one, other = getattr(few, name), getattr(many, name)
+        each = max(0.0, other - one) / (many.layers - few.layers) if many.layers > few.layers else 0.0
+        return one + (config.n_layer - few.layers) * each
 
+    by_depth = {name: at_depth(name) for name in ("micro_s", "forward_s", "sample_s")}
+    by_parameters = {
+        name: getattr(many, name) * total / many.parameters for name in ("optimizer_s", "stall_s", "write_s", "begin_s", "end_s")
+    }
+    memory, none = at_depth("memory_bytes"), base + STATE_BYTES * total
     return {
-        "micro_s": [(size, at_depth(few.micro_s, many.micro_s))],
-        "forward_s": [(size, at_depth(few.forward_s, many.forward_s))],
-        "memory_bytes": _memory_line(few, many, at_depth(few.memory_bytes, many.memory_bytes), total, base),
-        "optimizer_s": many.optimizer_s * total / many.parameters,
-        "copy_s": many.copy_s * total / many.parameters,
+        "micro_s": [(many.size, by_depth["micro_s"])],
+        "forward_s": [(many.size, by_depth["forward_s"])],
+        "memory_bytes": [(0, min(none, memory)), (many.size, memory)],
+        "sample_s": by_depth["sample_s"],
+        **by_parameters,
     }
 
 
 STATE_BYTES = 28.0  # per parameter: weight, gradient, two moments, and the copy for a checkpoint
 
 
-def _memory_line(few: Point, many: Point, whole: float, total: int, base: float) -> list[tuple[int, float]]:
-    """Two points of M(b) = M0 + m1 b: the measured size, and the state alone for none."""
-    return [(0, base + STATE_BYTES * total), (many.size, max(whole, base + STATE_BYTES * total))]
+def opened(dataset: str, config: Config, vocab_size: int) -> Any:
+    """The prepared data where there is some, so that the checks before the first update take as long as they will; else made-up tokens."""
+    if not dataset:
+        return made_up(config, vocab_size)
+    from nanoscope.data.store import open_folder
+
+    return open_folder(Path(dataset))
 
 
-def made_up_data(config: Config, vocab_size: int) -> Any:
-    tokens = np.random.default_rng(0).integers(0, vocab_size, max(4 * config.block_size * config.batch_size, 4096) + 1, dtype=np.int64)
-    tokens = tokens.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-    return SimpleNamespace(train=tokens, val=tokens, vocab_size=vocab_size, tokenizer=None, fingerprint="", facts={}, folder="")
-
-
-def sampling_time(config: Config, vocab_size: int, machine: Any) -> float:
-    return 0.0
+def made_up(config: Config, vocab_size: int) -> Any:
+    count = max(8 * config.block_size * config.batch_size, 1 << 14) + 1
+    draw = np.random.default_rng(0)
+    kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    train, val = (draw.integers(0, vocab_size, count, dtype=np.int64).astype(kind) for _ in range(2))
+    return SimpleNamespace(
+        name="made up",
+        folder=Path(),
+        train=train,
+        val=val,
+        vocab_size=vocab_size,
+        tokenizer=None,
+        fingerprint="",
+        tokenizer_fingerprint="",
+        facts={},
+        chosen=(),
+        about={},
+        document_ends=lambda split: None,
+    )
 
 
 def peak_bytes(machine: Any) -> float:
-    """The most memory that this process has held: on a GPU allocated there, else resident."""
+    """The most memory that this process has held: on a GPU reserved there, else resident."""
     if machine.device.type == "cuda":
         import torch
 
@@ -230,21 +296,6 @@ def peak_bytes(machine: Any) -> float:
 
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return float(size if sys.platform == "darwin" else size * 1024)
-
-
-def write_speed() -> float:
-    """Bytes per second to the current folder's disk, synced."""
-    payload = os.urandom(1 << 20)
-    try:
-        with tempfile.TemporaryFile(dir=Path.cwd()) as file:
-            before_s = time.perf_counter()
-            for _ in range(DISK_TRIAL_BYTES >> 20):
-                file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-            return DISK_TRIAL_BYTES / (time.perf_counter() - before_s)
-    except OSError:
-        return 0.0
 
 
 if __name__ == "__main__":

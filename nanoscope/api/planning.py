@@ -173,7 +173,7 @@ def measured_on(machine: MachineFacts, config: Config, data: DataFacts) -> Machi
         return machine
     from nanoscope.api.calibrate import calibrate
 
-    found = calibrate(config, shape_of(config, data.vocab_size).vocab_size)
+    found = calibrate(config, shape_of(config, data.vocab_size).vocab_size, data.folder)
     if isinstance(found, Calibration):
         return dataclasses.replace(machine, calibration=found)
     return dataclasses.replace(machine, not_calibrated=found)
@@ -300,6 +300,7 @@ def _prepared(name: str) -> DataFacts | None:
             vocab_size=padded_vocab(about["vocab_size"]),
             bytes_per_token=facts.get("bytes_per_token"),
             unigram_nats=facts.get("unigram_nats"),
+            folder=str(folder),
             origin=msg("counted in {folder:code}", folder=str(folder)),
         )
     return _nanogpt_folder(name, folder)
@@ -317,7 +318,7 @@ def _nanogpt_folder(name: str, folder: Path) -> DataFacts:
         vocab = int(meta["vocab_size"]) if isinstance(meta, dict) and isinstance(meta.get("vocab_size"), int) else vocab
     return DataFacts(
         name=name, train_tokens=sizes.get("train"), val_tokens=sizes.get("val"), vocab_size=padded_vocab(vocab),
-        origin=msg("counted in {folder:code}", folder=str(folder)),
+        folder=str(folder), origin=msg("counted in {folder:code}", folder=str(folder)),
     )  # fmt: skip
 
 

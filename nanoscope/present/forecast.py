@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
+from nanoscope.analysis.forecast import Forecast, Refusal
 from nanoscope.message import Message, msg
 from nanoscope.present.blocks import GAP, Block, for_stream
 from nanoscope.present.curves import Series, overlaid
 from nanoscope.present.words import say, tied
 
 if TYPE_CHECKING:
-    from nanoscope.analysis.forecast import Forecast, Refusal
     from nanoscope.record.run import Run
 
 SERIES = {"val": msg("val loss"), "batch": msg("loss of the updates")}
@@ -32,7 +32,7 @@ def headline(found: Forecast) -> Message:
 
 def text_of(found: Forecast | Refusal, run: Run, stream: IO[str], lang: str = "en") -> str:
     blocks = [Block(tied(msg("Forecast of {name:code}", name=run.name), lang), "title"), GAP]
-    if not is_forecast(found):
+    if isinstance(found, Refusal):
         return for_stream([*blocks, *_refusal_blocks(found, lang)], stream)
     blocks += [Block(tied(headline(found), lang), "good"), GAP]
     blocks.append(
@@ -42,18 +42,14 @@ def text_of(found: Forecast | Refusal, run: Run, stream: IO[str], lang: str = "e
     return for_stream(blocks, stream) + _drawing(found, run, stream, lang)
 
 
-def is_forecast(found: Any) -> bool:
-    return hasattr(found, "at_step")
-
-
-def _refusal_blocks(found: Any, lang: str) -> list[Block]:
+def _refusal_blocks(found: Refusal, lang: str) -> list[Block]:
     blocks = [Block(tied(msg("It cannot be said, because {because}.", because=found.because), lang), "likely")]
     if found.instead is not None:
         blocks.append(Block(tied(msg("To make it possible: {instead}.", instead=found.instead), lang)))
     return blocks
 
 
-def _drawing(found: Any, run: Run, stream: IO[str], lang: str) -> str:
+def _drawing(found: Forecast, run: Run, stream: IO[str], lang: str) -> str:
     steps, median, low, high = found.curve
     seen = [
         (int(step), float(val))
@@ -76,14 +72,14 @@ def _drawing(found: Any, run: Run, stream: IO[str], lang: str) -> str:
 def markdown_of(found: Forecast | Refusal, run: Run, lang: str = "en") -> str:
     from nanoscope.present.markdown import said
 
-    if not is_forecast(found):
-        return f"{said(msg('It cannot be said, because {because}.', because=found.because), lang)}\n"  # type: ignore[union-attr]
-    notes = "\n".join(f"- {said(note, lang)}" for note in found.notes)  # type: ignore[union-attr]
-    return f"**{said(headline(found), lang)}**\n\n{notes}\n"  # type: ignore[arg-type]
+    if isinstance(found, Refusal):
+        return f"{said(msg('It cannot be said, because {because}.', because=found.because), lang)}\n"
+    notes = "\n".join(f"- {said(note, lang)}" for note in found.notes)
+    return f"**{said(headline(found), lang)}**\n\n{notes}\n"
 
 
-def json_of(found: Any, run: Run) -> dict[str, Any]:
-    if not is_forecast(found):
+def json_of(found: Forecast | Refusal, run: Run) -> dict[str, Any]:
+    if isinstance(found, Refusal):
         return {
             "run": run.name,
             "forecast": None,
@@ -101,7 +97,7 @@ def json_of(found: Any, run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def panels_of(found: Any, run: Run, lang: str = "en") -> list[Any]:
+def panels_of(found: Forecast, run: Run, lang: str = "en") -> list[Any]:
     from nanoscope.present.plots import Panel
 
     steps, median, low, high = found.curve

@@ -118,7 +118,7 @@ def test_parts_of_the_plan_add_up():
     assert plan.value("parameters") == 10_745_088
     assert plan.value("parameters") == sum(row.value for row in plan.sections[0].rows if row.key.startswith("parameters_"))
     assert plan.value("tokens") == 5000 * 16384 and plan.value("epochs") == pytest.approx(81.6, abs=0.05)
-    assert plan.value("total_s") == pytest.approx(sum(plan.value(key) for key in ("train_s", "eval_s", "checkpoint_s", "start_s")))
+    assert plan.value("total_s") == pytest.approx(sum(plan.value(key) for key in ("train_s", "eval_s", "checkpoint_s", "start_s", "end_s")))
     assert plan.value("cost") == pytest.approx(plan.value("total_s") / 3600 * 0.5)
     assert plan.value("checkpoint_bytes") == 12 * plan.value("parameters")
 
@@ -188,10 +188,11 @@ def calibrated(**changes):
         "optimizer_s": 0.005,
         "memory_bytes": ((6, 3e8), (12, 3.5e8)),
         "base_bytes": 2.5e8,
-        "copy_s": 0.01,
-        "write_bytes_per_s": 3e8,
+        "stall_s": 0.01,
+        "write_s": 0.1,
+        "sample_s": 0.2,
+        "end_s": 0.5,
         "start_s": 4.0,
-        "sample_token_s": 0.0,
         "scatter": 0.02,
         "layers_timed": (4,),
         "peak_flops": 1e11,
