@@ -303,6 +303,13 @@ class Case:
         return measured
 
     @cached_property
+    def mfu_work(self) -> float | None:
+        """MFU x seconds of a step, see pace.mfu_times_seconds."""
+        from nanoscope.analysis.pace import measured_mfu_work
+
+        return measured_mfu_work(self)
+
+    @cached_property
     def tokens_from_mfu(self) -> Quantity | None:
         """Time x MFU is work; work over FLOPs per token is tokens. One device's share, as nanoGPT counts it."""
         from nanoscope.analysis.pace import mfu_times_seconds
@@ -564,7 +571,7 @@ def sane_steps(steps: Steps) -> Steps:
 
 
 def sane_evals(evals: Evals) -> Evals:
-    changed = {name: _within(getattr(evals, name), -LARGEST, LARGEST) for name in ("train", "val", "val_bits_per_byte")}
+    changed: dict[str, Any] = {name: _within(getattr(evals, name), -LARGEST, LARGEST) for name in ("train", "val", "val_bits_per_byte")}
     changed |= {name: _within(getattr(evals, name), 0.0, LARGEST) for name in ("train_se", "val_se", "took_s")}
     changed["not_finite"] = _within(evals.not_finite, 0.0, 3.0)
     return replace(evals, **changed)

@@ -81,6 +81,10 @@ def eval_spacing(case: Case) -> int | None:
 
 
 def mfu_times_seconds(case: Case) -> float | None:
+    return case.mfu_work
+
+
+def measured_mfu_work(case: Case) -> float | None:
     """MFU x time of a step, the constant behind the printed MFUs: work over peak.
 
     A smoothed MFU is unrolled: m_t = 0.9 m_(t-1) + 0.1 c / dt_t, solved for c over the pairs of lines that follow each other directly."""
@@ -104,15 +108,16 @@ def mfu_times_seconds(case: Case) -> float | None:
 
 def _settled(case: Case, usable: np.ndarray) -> float | None:
     """Where step time and printed MFU have both stood still for five lines, the average has arrived."""
-    mfu, took = case.steps.mfu_frac, case.steps.took_s
-    found = []
-    for i in range(4, len(mfu)):
-        window = slice(i - 4, i + 1)
-        if usable[window].all() and np.ptp(mfu[window]) <= 0.004 * mfu[i] and np.ptp(took[window]) <= 0.02 * took[i]:
-            found.append(float(np.median(mfu[window]) * np.median(took[window])))
-        if len(found) >= 200:
-            break
-    return float(np.median(found)) if found else None
+    if len(usable) < 5:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view
+    mfu, took = windows(case.steps.mfu_frac[:200_000], 5), windows(case.steps.took_s[:200_000], 5)
+    steady = windows(usable[:200_000], 5).all(axis=1)
+    mfu, took = mfu[steady], took[steady]
+    still = (np.ptp(mfu, axis=1) <= 0.004 * mfu[:, -1]) & (np.ptp(took, axis=1) <= 0.02 * took[:, -1])
+    if not still.any():
+        return None
+    return float(np.median(np.median(mfu[still], axis=1) * np.median(took[still], axis=1)))
 
 
 def _unrolled(case: Case, usable: np.ndarray) -> float | None:

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from symptoms.build import GPT2, GPU_DEMO, curve, found, make, mark, sure
 
 from nanoscope.analysis.diagnose import FAULTS, ORDER, diagnose, is_fault
 from nanoscope.analysis.symptoms import NAMES, all_codes, module, module_of
 from nanoscope.record.run import Known, Mark, Run, Words, evals_from, steps_from
-from symptoms.build import GPT2, GPU_DEMO, curve, found, make, mark, sure
 
 VOCABULARY = """nan_divergence nan_sentinel_benign hf_zero_loss_is_nan fp16_overflow fused_adamw_fp16_bug grad_explosion loss_divergence collapse_to_unigram
     bigram_plateau attention_bug kernel_bug dead_init constant_loss still_improving run_too_short overfitting data_repeated checkpoint_not_best

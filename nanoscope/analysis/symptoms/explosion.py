@@ -63,7 +63,7 @@ def lasting_rise(x: np.ndarray, y: np.ndarray) -> Rise | None:
     if len(y) < 6:
         return None
     width = max(2, min(len(y) // 6, 50))
-    levels = np.array([np.median(y[max(0, i - width + 1) : i + 1]) for i in range(len(y))]) if len(y) < 2000 else _levels(y, width)
+    levels = _levels(y, width)
     end = float(np.median(y[-max(3, width) :]))
     lowest = int(np.argmin(levels[width - 1 : -2])) + width - 1 if len(y) > width + 2 else int(np.argmin(levels))
     low = float(levels[lowest])
@@ -84,9 +84,10 @@ def _scatter(x: np.ndarray, y: np.ndarray, lowest: int, low: float) -> float:
 
 
 def _levels(y: np.ndarray, width: int) -> np.ndarray:
-    from scipy.ndimage import median_filter
-
-    return median_filter(y, size=width, origin=(width - 1) // 2, mode="nearest")
+    """Median of the `width` points up to each one."""
+    padded = np.r_[np.full(width - 1, y[0]), y]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
+    return np.concatenate([np.median(windows[start : start + 100_000], axis=1) for start in range(0, len(y), 100_000)])
 
 
 def _jump(case: Case, steps: np.ndarray, losses: np.ndarray) -> Iterator[Finding]:
