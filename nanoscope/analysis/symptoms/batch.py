@@ -9,7 +9,7 @@ eighth of the recipe's batch at the recipe's learning rate is noisier than the r
 When it is wrong. The inference holds for nanoGPT's MFU, which divides by an A100's 312 TFLOP/s on any card; a modified formula
 breaks it, and then the result is no whole number. A small batch is often right for a small budget.
 
-What it looks like. 6 x 384, batch 64 x 256, and 894 ms at 16.68%: 655,000 tokens, 40 micro-batches of 16,384.
+What it looks like. A 6 x 384 model, batch 64 x 256, and 179 ms at 16.7%: 131,000 tokens, 8 micro-batches of 16,384.
 
 What to change. Set gradient_accumulation_steps to what is meant.
 """

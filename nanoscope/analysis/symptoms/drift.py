@@ -9,7 +9,7 @@ Why it matters. A card that throttles loses a fifth of its speed without a word;
 When it is wrong. A schedule of sequence length, window or batch makes later steps cost more on purpose. Single slow lines are not a
 drift.
 
-What it looks like. 221 ms at the start, 276 ms an hour later.
+What it looks like. 180 ms at the start, 220 ms an hour later.
 
 What to change. Look at temperature and clocks (nvidia-smi -q -d PERFORMANCE), other programs, the laptop's power plan; memory that
 grows from step to step.

@@ -10,8 +10,8 @@ so does the logged loss of another quantity. A rise that comes back within a hun
 
 What it looks like. Good for a hundred iterations, then:
 
-    iter 100: loss 4.8186, time 1537.05ms
-    iter 110: loss 270.3931, time 1464.67ms
+    iter 640: loss 4.2205, time 251.30ms
+    iter 650: loss 88.1520, time 250.85ms
 
 What to change. Go back to the checkpoint before the rise, with half the learning rate or twice the warm-up; check that gradients
 are clipped (grad_clip=1).

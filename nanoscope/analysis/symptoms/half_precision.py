@@ -11,8 +11,8 @@ grad_explosion. A float32 run of the same seed decides: if it fails at the same 
 
 What it looks like. The time of a step falls as well, because the scaler then skips every optimizer step:
 
-    iter 2990: loss 3.8853, time 1096.65ms
-    iter 3010: loss nan, time 1019.95ms
+    iter 1210: loss 3.9127, time 412.70ms
+    iter 1220: loss nan, time 388.15ms
 
 What to change. dtype=bfloat16 where the card has it (RTX 30 and later, A100 and later), else float32 for the attention or the whole
 model. With PyTorch 2.0 and float16 switch fused AdamW off or upgrade: its fused AdamW ignored the scaler's verdict (pytorch issue

@@ -11,8 +11,8 @@ out) is seen by its gradient norm.
 
 What it looks like. A run that is sound, and from one line to the next is not:
 
-    iter 3000: loss 4.2490, time 1099.34ms, mfu 15.34%
-    iter 3010: loss nan, time 1019.95ms, mfu 14.12%
+    iter 1210: loss 3.9127, time 412.70ms, mfu 21.40%
+    iter 1220: loss nan, time 388.15ms, mfu 21.62%
 
 What to change. Go back to the last checkpoint before the first NaN. In float16 see fp16_overflow; after a growing loss or gradient
 norm lower the learning rate or lengthen the warm-up; where everything is NaN from the first step, suspect the kernel, the port or

@@ -96,6 +96,7 @@ def _trouble(case: Case) -> list[Evidence]:
     for finding in stuck.look(case):
         if not isinstance(finding, NotChecked):
             found += finding.evidence
+    found = found or _lingering(case)
     if len(losses) >= 40:
         jumps = spikes(losses, floor=0.05 * float(np.median(losses)))
         if len(jumps) >= max(3, 0.01 * len(losses)):
@@ -110,6 +111,24 @@ def _trouble(case: Case) -> list[Evidence]:
                 )
             )
     return found
+
+
+def _lingering(case: Case) -> list[Evidence]:
+    """Long at the level of token frequencies, though not to the end: as the rate decays, such a run begins to learn after all."""
+    band = stuck.unigram_band(case)
+    steps, losses = case.curve
+    if band is None or len(losses) < 6:
+        return []
+    stay = stuck.longest_stay(steps, (losses >= band[0]) & (losses <= band[1]))
+    if stay is None:
+        return []
+    length = float(steps[stay[1]] - steps[stay[0]])
+    if length < 100 or length < 0.3 * steps[-1]:
+        return []
+    how = msg("at the unigram level of this text, {low:nats} to {high:nats}", low=band[0], high=band[1])
+    return [
+        Evidence(msg("updates without progress"), int(length), msg("below {few:count}", few=100), _at(int(steps[stay[0]])), how, "count")
+    ]
 
 
 def _slow(case: Case) -> list[Evidence]:

@@ -11,8 +11,8 @@ changes.
 
 What it looks like. The same numbers at every step:
 
-    lr=[0.0] mean=-0.000124 std=0.024048 train_loss=10.90
-    lr=[0.0] mean=-0.000124 std=0.024048 train_loss=10.90
+    step 40 | loss 10.8249 | lr 0.0
+    step 50 | loss 10.8249 | lr 0.0
 
 What to change. Give a rate above 0. In PyTorch Lightning return the scheduler with interval='step': its default steps once an
 epoch, so that a warm-up never leaves its first value. If the rate is sound, look at the gradients: detached graph, zero output

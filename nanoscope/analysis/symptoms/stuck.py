@@ -12,8 +12,8 @@ level of characters within a few hundred; a very small batch or learning rate st
 
 What it looks like. Thousands of steps at one level that means something:
 
-    step 1000: train loss 2.508413, val loss 2.5130005
-    step 4000: train loss 2.4328675, val loss 2.457826
+    step 1000: train loss 2.4911, val loss 2.5024
+    step 4000: train loss 2.4402, val loss 2.4655
 
 What to change. Check first that updates happen (learning rate above 0, gradient norm above 0) and that inputs and targets belong
 together; after a blow-up go back before it with a lower rate; at the bigram level look at the attention, the position embedding and
@@ -152,7 +152,7 @@ def _bigram(case: Case) -> Iterator[Finding | NotChecked]:
     x, y = case.curve
     if len(y) < 4:
         return
-    stay = _longest(x, (y >= level - BELOW) & (y <= level + ABOVE))
+    stay = longest_stay(x, (y >= level - BELOW) & (y <= level + ABOVE))
     if stay is None:
         return
     first, last = stay
@@ -187,7 +187,7 @@ def _bigram(case: Case) -> Iterator[Finding | NotChecked]:
     )
 
 
-def _longest(x: np.ndarray, inside: np.ndarray) -> tuple[int, int] | None:
+def longest_stay(x: np.ndarray, inside: np.ndarray) -> tuple[int, int] | None:
     best: tuple[int, int] | None = None
     start: int | None = None
     for i, is_in in enumerate(inside):

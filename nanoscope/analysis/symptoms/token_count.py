@@ -8,7 +8,7 @@ Why it matters. Tokens are the axis on which runs are compared; a factor of eigh
 When it is wrong. Whether gradient_accumulation_steps counts over all devices differs between trainers: nanoGPT's is global, most
 others' is per device.
 
-What it looks like. 5 x 1,024 x 12 x 100,000 is 6.1 billion per process, 49 billion on eight, and the axis says 5,000 billion.
+What it looks like. 8 x 1,024 x 4 x 50,000 is 1.6 billion for one process, 13 billion on eight, and the label says 100 billion.
 
 What to change. The label, or the arithmetic: batch x context x accumulation x devices x updates.
 """

@@ -8,7 +8,7 @@ Why it matters. Low use can be cured (batch, compile, precision, data); a slow m
 When it is wrong. Narrow models cannot fill a large card: 15% is normal for a width of 384 on an A100. Without the right peak there
 is no verdict.
 
-What it looks like. 255 tokens/s at 28% of a laptop's measured 30 GFLOP/s: decent use of a slow machine.
+What it looks like. 900 tokens/s at 30% of a laptop's measured 100 GFLOP/s: decent use of a slow machine.
 
 What to change. For low use: larger micro-batch, torch.compile, bfloat16, fewer evaluations. For slow hardware: a smaller model or a
 GPU.
