@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nanoscope.cli.arguments import Parser, UsageError
 from nanoscope.errors import Fault
-from nanoscope.message import msg
+from nanoscope.message import Message, msg
 
 if TYPE_CHECKING:
     from nanoscope.api.training import Ended
@@ -28,9 +29,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: Namespace) -> int:
     if given.command:
-        from nanoscope.interop.watch import watch_command
-
-        return watch_command(given.command, lang=given.lang)
+        return _watch_others(given.command, given.lang)
     if given.run is None:
         raise UsageError(
             Fault(
@@ -63,6 +62,20 @@ def run(given: Namespace) -> int:
         return 0
     print_end_of(watching, as_comment=view == "lines", lang=given.lang)
     return 0
+
+
+def _watch_others(command: Sequence[str], lang: str) -> int:
+    """What the trainer prints goes to standard output unchanged; what we say of it, to standard error behind a `#`."""
+    from nanoscope.api.watching_others import watch_others
+    from nanoscope.cli import say
+
+    def tell(message: Message) -> None:
+        sys.stdout.flush()
+        print(f"# {say(message, lang)}", file=sys.stderr, flush=True)
+
+    code, folder = watch_others(command, tell)
+    tell(msg("{command:code} says what the run shows", command=f"nanoscope diagnose {folder}"))
+    return code
 
 
 def _follow(watching: Watching, view: str, lang: str) -> None:

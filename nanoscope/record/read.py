@@ -15,7 +15,7 @@ from nanoscope.record import events as e
 from nanoscope.record.cache import read_record
 from nanoscope.record.columns import Record
 from nanoscope.record.layout import EVENTS_FILE
-from nanoscope.record.run import Evals, Known, Mark, Reading, Run, Steps, Words, evals_from, steps_from
+from nanoscope.record.run import MARKS, Evals, Known, Mark, Reading, Run, Steps, Words, evals_from, steps_from
 from nanoscope.record.write import living_process, read_run_file
 
 
@@ -150,7 +150,9 @@ def _with_logged(columns: dict[str, np.ndarray], logged: list) -> dict[str, np.n
     theirs = {name: np.full(count, np.nan) for name in (*_LOGGED, "step", "line", "at_s", "printed")}
     theirs["not_finite"] = np.zeros(count)  # only what was said can be no number
     for i, (other, event) in enumerate(logged):
-        theirs["step"][i], theirs["line"][i], theirs["at_s"][i], theirs["printed"][i] = event.step, other.line, event.at_s, event.step
+        printed = _number(event.values.get("printed"))
+        theirs["printed"][i] = event.step if printed is None else printed
+        theirs["step"][i], theirs["line"][i], theirs["at_s"][i] = event.step, other.line, event.at_s
         for name, value in event.values.items():
             column = _ALSO.get(name, name)
             if column in theirs and (number := _number(value)) is not None:
@@ -206,6 +208,8 @@ def _evals(record: Record) -> Evals:
             order = [row for row in order if row[0] <= event.to_step]
         elif isinstance(event, e.Evaluated) and event.rank == 0:
             order.append((event.step, event, other.line))
+        elif isinstance(event, e.Logged):
+            order += [(event.step, evaluated, other.line) for evaluated in _logged_evaluations(event)]
     for step, event, line in order:
         row = rows.setdefault(step, {})
         row |= {"line": line, "at_s": event.at_s, event.split: event}
@@ -219,12 +223,32 @@ def _evals(record: Record) -> Evals:
         columns[f"{split}_se"] = [np.nan if event is None else float(event.standard_error) for event in said]
         columns[f"{split}_batch_losses"] = [np.array([] if event is None else [float(x) for x in event.batch_losses]) for event in said]
     columns["took_s"] = [_took(rows[step]) for step in steps]
-    columns["val_bits_per_byte"] = [_bits(rows[step].get("val")) for step in steps]
+    columns["val_bits_per_byte"] = [_bits(rows[step].get("bits") or rows[step].get("val")) for step in steps]
     columns["batches"] = ["" if (event := rows[step].get("val")) is None else event.batches for step in steps]
     columns["not_finite"] = [
         sum(code for split, code in (("train", 1.0), ("val", 2.0)) if _is_bad(rows[step].get(split))) for step in steps
     ]
     return evals_from(columns, len(steps))
+
+
+_LOGGED_EVALS = {"train": "train", "val": "val", "val_loss": "val", "val/loss": "val", "eval_loss": "val", "eval/loss": "val"}
+
+
+def _logged_evaluations(event: e.Logged) -> Iterator[e.Evaluated]:
+    """Evaluations that another loop told, in the form of ours. Only what was said becomes a number."""
+    unknown: dict[str, Any] = {
+        "step": event.step,
+        "at_s": event.at_s,
+        "standard_error": "nan",
+        "batch_losses": [],
+        "batches": "",
+        "tokens": 0,
+    }
+    for name, split in _LOGGED_EVALS.items():
+        if (loss := _number(event.values.get(name))) is not None:
+            yield e.Evaluated(split=split, loss=loss, **unknown)
+    if (bits := _number(event.values.get("val_bits_per_byte"))) is not None:
+        yield e.Evaluated(split="bits", loss="nan", bits_per_byte=bits, **unknown)
 
 
 def _took(row: Mapping[str, Any]) -> float:
@@ -270,6 +294,8 @@ def _marks(record: Record) -> Iterator[Mark]:
                 yield Mark("config_change", None, line, f"{event.key}: {event.old} -> {event.new}")
             case e.Warned():
                 yield Mark("warned", event.step, line, f"{event.code}: {event.claim}")
+            case e.Logged() if event.values.get("mark") in MARKS:
+                yield Mark(str(event.values["mark"]), event.step, line, str(event.values.get("text", "")))
             case e.RunEnded():
                 if event.events_lost:
                     yield Mark("lost", event.step, line, f"{event.events_lost}: {event.lost_because}")

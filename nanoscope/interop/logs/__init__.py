@@ -30,9 +30,9 @@ def read_log(
 ) -> Run:
     """The run that a log tells of. `source` is a text, or the path of a file or folder.
 
-    `config` is what a config file says (any trainer's names), `config_where` the place of each key in it and `comments` its comments;
-    `given` what the user
-    adds by `--key=value`. A log with several runs gives the one that got furthest, and says so in its reading; `read_logs` gives them all.
+    `config` is what a config file says (any trainer's names), `config_where` the place of each key in it and `comments` its comments; `given`
+    what the user adds by `--key=value`. `format` names a door where the text alone does not decide. A log with several runs gives the one
+    that got furthest, and says so in its reading; `read_logs` gives them all.
     """
     runs = read_logs(
         source, config=config, hardware=hardware, given=given, comments=comments, config_where=config_where, format=format, name=name
@@ -52,8 +52,10 @@ def read_logs(
     name: str | None = None,
 ) -> list[Run]:
     """All runs that a log tells of, in its order. In `config` a table named like a run (`A` for `# run A: …`) speaks for that run alone."""
-    about = Given(dict(config or {}), dict(config_where or {}), tuple(comments), hardware, dict(given or {}))
-    return read_source(source, about, format=format, name=name)
+    facts = dict(given or {})
+    asked = facts.pop("log_format", None)  # typed as --log_format=NAME
+    about = Given(dict(config or {}), dict(config_where or {}), tuple(comments), hardware, facts)
+    return read_source(source, about, format=format or (str(asked) if asked else None), name=name)
 
 
 def _how_far(run: Run) -> int:

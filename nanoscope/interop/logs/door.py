@@ -67,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Door:
-    name: str  # what `--format` calls it
+    name: str  # what `--log_format` calls it
     words: Words
     signs: tuple[str, ...]  # a text of this trainer holds at least one of these
     steps: tuple[re.Pattern[str], ...] = ()

@@ -48,13 +48,10 @@ class LogReader:
             self._waiting.append(text)
 
     def runs(self, *, whole: bool = True) -> list[Run]:
-        """The runs so far. With `whole=False` a last line without its end is left for the next time."""
+        """The runs so far. With `whole=False` a last line (or redraw) without its end is left for the next time."""
         text = "".join(self._waiting)
-        if not whole:
-            end = text.rfind("\n") + 1
-            text, rest = text[:end], text[end:]
-        else:
-            rest = ""
+        end = len(text) if whole else max(text.rfind("\n"), text.rfind("\r")) + 1
+        text, rest = text[:end], text[end:]
         if text:
             self._waiting = [rest] if rest else []
             self._read(clean(text))
@@ -176,5 +173,5 @@ def _nothing_understood(run: Run, name: str) -> UserError:
         msg("no row of a training was found in {name:code}, {lines:count} lines; it begins with {example:code}",
             name=name, lines=run.reading.lines, example=(*run.reading.examples, "")[0]),
         fix=msg("give the text that the training printed, or say what it is with {option:code} (one of {names:code})",
-                option="--format=NAME", names=[door.name for door in DOORS]),
+                option="--log_format=NAME", names=[door.name for door in DOORS]),
     )  # fmt: skip

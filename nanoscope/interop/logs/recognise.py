@@ -49,7 +49,7 @@ def door_named(name: str) -> Door:
         if door.name == name:
             return door
     raise fault(
-        msg("there is no log format {name:code}", name=name), where=msg("{option:code}", option=f"--format={name}"),
+        msg("there is no log format {name:code}", name=name), where=msg("{option:code}", option=f"--log_format={name}"),
         fix=msg("use one of {names:code}", names=[door.name for door in DOORS]),
     )  # fmt: skip
 
@@ -90,5 +90,5 @@ def _two_speak(one: Door, other: Door, rows: int, other_rows: int) -> UserError:
             "this log has rows of two trainers: {rows:count} in the form of {one:code}, {other_rows:count} in the form of {other:code}",
             rows=rows, one=one.name, other_rows=other_rows, other=other.name,
         ),
-        fix=msg("say which to read with {one:code} or {other:code}", one=f"--format={one.name}", other=f"--format={other.name}"),
+        fix=msg("say which to read with {one:code} or {other:code}", one=f"--log_format={one.name}", other=f"--log_format={other.name}"),
     )  # fmt: skip
