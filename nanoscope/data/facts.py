@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from nanoscope.data.sidecar import TokensOnDisk
+
+Tokens = np.ndarray | TokensOnDisk
+
 SAMPLE_TOKENS = 1 << 22
 WINDOW = 1 << 12
 ENOUGH_PER_PAIR = 100  # the bias of a counted entropy is about pairs / (2 x tokens): half a hundredth of a nat
@@ -31,7 +35,7 @@ def count_tokens(tokens: np.ndarray, vocab_size: int, at_once: int = 1 << 21) ->
     return counts
 
 
-def pair_facts(tokens: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
+def pair_facts(tokens: Tokens, counts: np.ndarray) -> dict[str, Any]:
     """`bigram_nats`, how it was found, and from how many pairs. `counts` are the tokens' own."""
     windows = sample_windows(tokens)
     pairs, seen = _counted(windows, len(counts))
@@ -44,7 +48,7 @@ def pair_facts(tokens: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
     return {"bigram_nats": _held_out_nats(windows, counts), "bigram_how": "held out", "bigram_pairs": total}
 
 
-def sample_windows(tokens: np.ndarray, at_most: int = SAMPLE_TOKENS) -> list[np.ndarray]:
+def sample_windows(tokens: Tokens, at_most: int = SAMPLE_TOKENS) -> list[np.ndarray]:
     """All tokens where they are few, else evenly spaced windows of them."""
     if len(tokens) <= at_most:
         starts = np.arange(0, len(tokens), WINDOW)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
+
+from nanoscope.data.sidecar import TokensOnDisk
 
 WHOLE = 1 << 24  # up to this many tokens each one counts; beyond, evenly spaced blocks do, so that 10 B tokens take no time either
 BLOCK, BLOCKS = 1 << 15, 512
 
 
-def fingerprint_of_tokens(tokens: np.ndarray) -> str:
+def fingerprint_of_tokens(tokens: np.ndarray | TokensOnDisk) -> str:
     """Of a split. A dataset that was prepared otherwise differs; to find a flipped bit in a large file, use the folder's manifest."""
     digest = hashlib.sha256(f"tokens {len(tokens)}".encode())
     for block in _blocks(tokens):
@@ -22,7 +25,7 @@ def combined(*fingerprints: str) -> str:
     return hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16]
 
 
-def _blocks(tokens: np.ndarray):
+def _blocks(tokens: np.ndarray | TokensOnDisk) -> Iterator[np.ndarray]:
     if len(tokens) <= WHOLE:
         starts = np.arange(0, len(tokens), BLOCK)
     else:

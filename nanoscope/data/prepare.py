@@ -32,7 +32,7 @@ from nanoscope.data.fingerprint import combined, fingerprint_of_tokens
 from nanoscope.data.hashing import hashes_of
 from nanoscope.data.pipeline import Encoding, Outcome, SplitWriter, Stages, encode_all, usable_cores
 from nanoscope.data.read_text import count_characters
-from nanoscope.data.sidecar import FORMAT, INDEX, META, SIDECAR, SOURCES, documents_file, read_sidecar, tokens_file
+from nanoscope.data.sidecar import FORMAT, INDEX, META, SIDECAR, SOURCES, TokensOnDisk, documents_file, read_sidecar, tokens_file
 from nanoscope.data.sources import STDIN, SourceFile, find_files, read_documents, spool_stdin
 from nanoscope.data.split import SINGLE_TRAIN_FRAC, AtCharacter, ByHash, SplitRule, choose, fits
 from nanoscope.data.tokenizers import KINDS, CharTokenizer, GPT2Tokenizer, Tokenizer, tokenizer_from_files
@@ -254,7 +254,7 @@ def _fill(folder: Path, job: _Job, workers: int, stages: Stages) -> dict[str, An
 
     started = time.perf_counter()
     counts = writers["train"].counts
-    tokens = {split: np.memmap(tokens_file(folder, split), dtype=dtype, mode="r") for split in writers}
+    tokens = {split: TokensOnDisk(tokens_file(folder, split), dtype) for split in writers}
     facts = _facts(tokens, counts, folder, outcome, tokenizer)
     entries = [
         {"path": str(file.path.absolute()), "bytes": file.bytes, "modified_ns": file.modified_ns, "sha256": digest}
@@ -279,7 +279,6 @@ def _fill(folder: Path, job: _Job, workers: int, stages: Stages) -> dict[str, An
         "settings": job.settings,
         "fingerprint": combined(*(fingerprint_of_tokens(tokens[split]) for split in ("train", "val"))),
     }
-    del tokens
     _write(folder, about, entries, read_at_ns, tokenizer)
     stages.add("facts", started)
     return about
@@ -473,7 +472,7 @@ def _require_tokens(outcome: Outcome, writers: dict[str, SplitWriter], damaged: 
     )
 
 
-def _facts(tokens: Mapping[str, np.ndarray], counts: np.ndarray, folder: Path, outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
+def _facts(tokens: Mapping[str, TokensOnDisk], counts: np.ndarray, folder: Path, outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
     index = {split: np.fromfile(documents_file(folder, split), dtype=INDEX) for split in ("train", "val")}
     all_hashes = np.concatenate([index["train"]["hash"], index["val"]["hash"]])
     in_train = np.isin(index["val"]["hash"], index["train"]["hash"])

@@ -33,6 +33,21 @@ def documents_file(folder: Path, split: Split | str) -> Path:
     return folder / f"{split}.docs"
 
 
+class TokensOnDisk:
+    """A token file of which only what is asked for is read. A memory map would do, but each page that is looked at counts as memory."""
+
+    def __init__(self, path: Path, dtype: np.dtype):
+        self._path, self._dtype = path, dtype
+        self._count = path.stat().st_size // dtype.itemsize
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop, _ = part.indices(self._count)
+        return np.fromfile(self._path, dtype=self._dtype, count=max(0, stop - start), offset=start * self._dtype.itemsize)
+
+
 def read_sidecar(folder: Path) -> dict[str, Any] | None:
     """What the folder says of itself, or None where it is not one of ours."""
     try:
