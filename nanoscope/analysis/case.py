@@ -70,6 +70,9 @@ ALIASES = {
 }
 """Other trainers' words for the same setting, most common first."""
 
+TRAINERS_VOCABULARY = {"modded-nanogpt": 50304, "build-nanogpt": 50304, "llm.c": 50304, "nanochat": 65536}
+"""Trainers that come with one tokenizer."""
+
 PRECISIONS = {"fp16": "float16", "half": "float16", "16": "float16", "bf16": "bfloat16", "fp32": "float32", "32": "float32"}
 
 LACKS = {
@@ -157,6 +160,8 @@ class Case:
             return Quantity(50257, msg("GPT-2's tokenizer"), "inferred")
         if self.corpus is not None:
             return Quantity(self.corpus.vocab_size, msg("as nanoGPT prepares {corpus:code}", corpus=self.corpus.name), "inferred")
+        if (usual := TRAINERS_VOCABULARY.get(self.run.words.trainer)) is not None and not self.is_pretrained:
+            return Quantity(usual, msg("what {trainer:code} trains with", trainer=self.run.words.trainer), "inferred")
         if (counted := self._vocab_from_parameters()) is not None:
             return counted
         return self._vocab_from_first_loss()
@@ -322,6 +327,14 @@ class Case:
             return None
         per_token = 6 * self.counted.as_nanogpt_prints + 12 * self.shape.n_layer * self.shape.n_embd * self.shape.block_size
         return Quantity(work * peak / per_token, msg("MFU x 312 TFLOP/s x time / FLOPs per token, as nanoGPT computes its MFU"), "inferred")
+
+    @property
+    def counts_all_devices(self) -> bool:
+        """Whether the tokens of an update are those of all devices for certain. Accumulation counts for one process in some trainers and in
+        old releases of nanoGPT, and for all in others: where it was multiplied in and there are several devices, nobody can tell."""
+        if (self.devices or 1) == 1 or np.isfinite(self.steps.tokens).any():
+            return True
+        return self.number("tokens_per_update") is not None
 
     @property
     def last_step(self) -> int:
@@ -530,7 +543,7 @@ class Case:
         """Against this device's own peak."""
         if self.peak is None or self.step_time is None:
             return None
-        if self.tokens_per_update is not None and self.flops_per_token is not None and self.devices:
+        if self.tokens_per_update is not None and self.flops_per_token is not None and self.devices and self.counts_all_devices:
             achieved = self.tokens_per_update.value * self.flops_per_token.value / self.step_time.value
             how = msg("tokens per update x FLOPs per token / time / peak of {devices:count} device(s)", devices=self.devices)
             return Quantity(achieved / (self.peak.value * self.devices), how, "inferred")

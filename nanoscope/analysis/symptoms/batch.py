@@ -78,7 +78,7 @@ def _accumulation(case: Case) -> Iterator[Finding | NotChecked]:
 def _small(case: Case) -> Iterator[Finding | NotChecked]:
     tokens: Quantity | None = case.tokens_per_update
     rate, shape = case.peak_rate, case.shape
-    if tokens is None or rate is None or shape is None:
+    if tokens is None or rate is None or shape is None or not case.counts_all_devices:
         yield NotChecked("batch_too_small", msg("tokens per update, learning rate or shape is not known"))
         return
     is_recipe = (shape.n_layer, shape.n_embd) == (12, 768) and shape.vocab_size > 50_000

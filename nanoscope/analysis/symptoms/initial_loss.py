@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nanoscope.analysis.case import Case
+from nanoscope.analysis.corpora import WEB_TEXT_UNIGRAM
 from nanoscope.analysis.finding import Evidence, Finding, NotChecked, Sureness
 from nanoscope.message import msg
 
@@ -50,6 +51,8 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     unigram = case.unigram_nats
     if -0.05 * level <= first - level <= 0.08 * level or (is_stated and abs(first - level) < 0.1 * level):
         how, usual = msg("ln of the vocabulary's size: a fresh model finds all tokens equally likely"), level
+    elif unigram is None and 50_000 <= case.vocab_size.value <= 51_000 and WEB_TEXT_UNIGRAM[0] <= first <= WEB_TEXT_UNIGRAM[1]:  # type: ignore[union-attr]
+        how, usual = msg("the unigram level of English web text: the head starts with the tokens' frequencies"), WEB_TEXT_UNIGRAM[0]
     elif unigram is not None and abs(first - unigram) < 0.15:
         how, usual = msg("the unigram level of this text: the head starts with the tokens' frequencies"), unigram
     else:

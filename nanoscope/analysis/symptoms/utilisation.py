@@ -28,7 +28,7 @@ CODES = ("low_mfu", "slow_hardware")
 
 DECENT = 0.12  # MFU from which nobody should worry
 WIDE, ENOUGH_TOKENS = 768, 8192  # below these the card cannot be filled, whatever one does
-SLOW_FLOPS = 5e12  # the float32 peak of a small GPU of 2016
+SLOW_FLOPS = 15e12  # cards before tensor cores, and float32 on a few after
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
