@@ -132,7 +132,7 @@ class Case:
 
     def whole(self, name: str) -> int | None:
         value = self.number(name)
-        return None if value is None or value != int(value) else int(value)
+        return None if value is None or abs(value) >= 2**53 or value != int(value) else int(value)
 
     def text(self, name: str) -> str:
         value = self.get(name)

@@ -55,7 +55,7 @@ def _intervals(case: Case) -> Iterator[Evidence]:
     if case.run.words.trainer != "nanogpt":
         return
     interval = case.stated("eval_interval")
-    if interval and len(case.evals) >= 2:
+    if interval and 1 <= interval < 2**53 and len(case.evals) >= 2:
         off = np.flatnonzero(case.evals.printed % int(interval) != 0)
         if len(off) >= 2:
             yield Evidence(
@@ -67,7 +67,7 @@ def _intervals(case: Case) -> Iterator[Evidence]:
                 "count",
             )
     every = case.stated("log_interval")
-    if every and every > 1 and len(case.steps) >= 3:
+    if every and 1 < every < 2**53 and len(case.steps) >= 3:
         off = np.flatnonzero(case.steps.printed % int(every) != 0)
         if len(off) >= 2:
             yield Evidence(
@@ -79,7 +79,7 @@ def _intervals(case: Case) -> Iterator[Evidence]:
                 "count",
             )
     last = case.stated("max_iters")
-    if last and case.last_step > last * 1.01 + 1:
+    if last and last > 0 and case.last_step > last * 1.01 + 1:
         yield Evidence(
             msg("last step"),
             case.last_step,

@@ -60,7 +60,7 @@ def _capacity(case: Case, text: str) -> float | None:
     told = case.number("device_memory_bytes")
     if told is not None:
         return told
-    found = re.search(r"([\d.]+) GiB total capacity|total capacity of ([\d.]+) GiB", text)
+    found = re.search(r"(\d+(?:\.\d+)?) GiB total capacity|total capacity of (\d+(?:\.\d+)?) GiB", text)
     if found:
         return float(found[1] or found[2]) * GIB
     if case.hardware is None:
