@@ -142,11 +142,11 @@ def diagnosed(folder: Path) -> tuple[Sequence[Finding], tuple[Message, ...]]:
 
 def about_folder(folder: Path) -> Any:
     """What `run.json` says, for a view."""
+    from nanoscope.record.read import known_facts
     from nanoscope.record.write import read_run_file
 
-    facts = read_run_file(folder)
-    known = {**facts.get("config", {}), **facts.get("sizes", {}), **facts.get("machine", {})}
-    return about_run(folder.name, known)
+    known = known_facts(read_run_file(folder))
+    return about_run(folder.name, {name: fact.value for name, fact in known.items()})
 
 
 def _recorded_settings(out_dir: str, overrides: Sequence[tuple[str, str]]) -> Settings:

@@ -6,7 +6,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from nanoscope.cli.arguments import Parser, UsageError
 from nanoscope.errors import Fault
@@ -15,6 +15,7 @@ from nanoscope.message import Message, msg
 if TYPE_CHECKING:
     from nanoscope.api.training import Ended
     from nanoscope.api.watching import Watching
+    from nanoscope.present.summary import Ending
 
 HELP = msg("look at a run while it is training, or start any trainer behind two dashes and look at that")
 
@@ -66,6 +67,7 @@ def run(given: Namespace) -> int:
 
 def _watch_others(command: Sequence[str], lang: str) -> int:
     """What the trainer prints goes to standard output unchanged; what we say of it, to standard error behind a `#`."""
+    from nanoscope.api.watching import Watching
     from nanoscope.api.watching_others import watch_others
     from nanoscope.cli import say
 
@@ -74,7 +76,10 @@ def _watch_others(command: Sequence[str], lang: str) -> int:
         print(f"# {say(message, lang)}", file=sys.stderr, flush=True)
 
     code, folder = watch_others(command, tell)
-    tell(msg("{command:code} says what the run shows", command=f"nanoscope diagnose {folder}"))
+    sys.stdout.flush()
+    watching = Watching(folder)
+    watching.catch_up()
+    print_end_of(watching, as_comment=True, lang=lang, stream=sys.stderr)
     return code
 
 
@@ -120,26 +125,26 @@ def _follow_lines(watching: Watching, lang: str) -> None:
         time.sleep(lines.poll_s)
 
 
-def print_end_of(watching: Watching, *, as_comment: bool, lang: str) -> None:
+def print_end_of(watching: Watching, *, as_comment: bool, lang: str, stream: IO[str] | None = None) -> None:
     """The summary of a run that has ended, from its folder alone."""
     from nanoscope.api.ending import ending_of
 
-    _print(ending_of(watching.folder, watching.progress, watching.state()), as_comment, lang)
+    _print(ending_of(watching.folder, watching.progress, watching.state()), as_comment, lang, stream or sys.stdout)
 
 
 def print_ending(ended: Ended, *, as_comment: bool, lang: str) -> None:
     from nanoscope.api.ending import ending_of
 
-    _print(ending_of(ended.folder, ended.progress, ended.progress.state, ended.findings, ended.notes), as_comment, lang)
+    _print(ending_of(ended.folder, ended.progress, ended.progress.state, ended.findings, ended.notes), as_comment, lang, sys.stdout)
 
 
-def _print(ending: object, as_comment: bool, lang: str) -> None:
+def _print(ending: Ending, as_comment: bool, lang: str, stream: IO[str]) -> None:
     from nanoscope.present.blocks import for_stream, plain
     from nanoscope.present.summary import summary_blocks
 
-    blocks = summary_blocks(ending, lang)  # type: ignore[arg-type]
+    blocks = summary_blocks(ending, lang)
     if as_comment:
-        sys.stdout.write("".join(f"# {line}".rstrip() + "\n" for line in plain(blocks, 100).splitlines()))
+        stream.write("".join(f"# {line}".rstrip() + "\n" for line in plain(blocks, 100).splitlines()))
     else:
-        sys.stdout.write("\n" + for_stream(blocks, sys.stdout))
-    sys.stdout.flush()
+        stream.write("\n" + for_stream(blocks, stream))
+    stream.flush()

@@ -105,6 +105,8 @@ def _reached(it: Progress, expected: Expected | None) -> list[Message]:
 
 
 def _val(best: Evaluation) -> Message:
+    if not math.isfinite(best.val_se):
+        return msg("best val loss {val:nats} nats per token, at step {step:count}", val=best.val, step=best.step)
     if math.isfinite(best.bits_per_byte):
         return msg(
             "best val loss {val:nats} ± {se:number} nats per token ({bits:nats} bits per byte), at step {step:count}",
@@ -147,7 +149,7 @@ def _speed(it: Progress) -> Message | None:
 def _time(it: Progress, lang: str) -> Message | None:
     parts = it.time_parts(it.last_at_s)
     total = sum(parts.values())
-    if not total or not it.tokens:
+    if not total or not it.tokens or len([seconds for seconds in parts.values() if seconds]) < 2:
         return None
     shown = [(name, seconds / total) for name, seconds in sorted(parts.items(), key=lambda part: -part[1]) if seconds / total >= 0.005]
     words = ", ".join(f"{show(PART_NAMES[name], 'text', lang)} {show(round(share, 2), 'share', lang)}" for name, share in shown)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tiny import SETTINGS, make_data, nanoscope
 
+from nanoscope.api.watchdog import certain_faults
 from nanoscope.cli import main
 from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, RUN_FILE, STOP_FILE
 
@@ -143,6 +144,7 @@ def test_a_run_that_cannot_go_on_fails_with_its_reason_and_a_finding(here: Path,
     assert [line for line in lines if line.startswith("# out failed at step ")]
     assert [line for line in lines if "(nan_divergence)" in line and "certain" in line]
     assert lines[-2:] == ["#   nanoscope diagnose out", "#   nanoscope train --init_from=resume --out_dir=out"]
+    assert "nan_divergence" in dict(certain_faults(here / "out"))  # what would have been told, had the run gone on
 
 
 def test_code_is_only_run_when_it_is_named_in_the_call(here: Path, capsys):
@@ -299,3 +301,16 @@ def test_a_detached_run_that_cannot_start_says_why_at_once(here: Path):
     assert done.returncode == 1
     assert done.stderr.startswith("error: there is no dataset nowhere\n")
     assert not list(here.glob("runs/*"))
+
+
+def test_any_trainer_behind_two_dashes_is_echoed_recorded_and_summed_up(here: Path, capsys):
+    lines = "".join(f"iter {k}: loss {4.0 - k / 20:.4f}, time 30.00ms, mfu 1.00%\n" for k in range(40))
+    Path("theirs.py").write_text(f"import sys\nprint({lines!r}, end='')\nsys.exit(int(sys.argv[1].removeprefix('--exit-with=')))\n")
+    done = nanoscope("watch", "--", sys.executable, "theirs.py", "--exit-with=3", cwd=here)
+    assert done.returncode == 3
+    assert done.stdout == lines
+    said = done.stderr.splitlines()
+    assert said[0].endswith("is recorded in runs/theirs-1")
+    assert "# theirs-1 failed at step 40" in done.stderr and said[-2:][0] == "#   nanoscope diagnose theirs-1"
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["theirs-1", "failed", "40"]
