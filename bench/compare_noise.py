@@ -96,10 +96,9 @@ def main() -> int:
         print(json.dumps({"rows": rows, "pairs": pairs, "winner_declared": false, "told_apart": told}, indent=1))
     else:
         for name, row in rows.items():
-            print(
-                f"{name:<34}{row['pairs']:>5} pairs{row['winners'] / row['pairs']:>8.1%} winners{row['told_apart'] / row['pairs']:>8.1%} told apart"
-                f"{row['rms_in_standard_errors']:>7.2f} rms"
-            )
+            winners, told_apart = row["winners"] / row["pairs"], row["told_apart"] / row["pairs"]
+            rms = row["rms_in_standard_errors"]
+            print(f"{name:<34}{row['pairs']:>5} pairs{winners:>8.1%} winners{told_apart:>8.1%} told apart{rms:>7.2f} rms")
         print(f"single pairs together: {pairs}, a winner in {false:.1%}, {MOVED_BY} standard errors told apart in {told:.1%}")
     return 0 if false <= 0.05 and told >= 0.9 else 1
 
