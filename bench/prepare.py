@@ -1,6 +1,6 @@
 """How fast text becomes tokens, against nanoGPT's way; how much memory that takes; and where the time goes.
 
-    python bench/prepare.py speed [--megabytes=150]     GPT-2 ids of real, unique text: `prepare` against tiktoken in a process per core
+    python bench/prepare.py speed [--megabytes=400]     GPT-2 ids of real, unique text: `prepare` against tiktoken in a process per core
     python bench/prepare.py memory                      peak memory over 50, 200 and 800 MB (made-up text)
     python bench/prepare.py parquet [--megabytes=1000]  a parquet file of local text, end to end, by stage
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 def speed(folder: Path, given: argparse.Namespace) -> None:
     source = folder / "text.parquet"
-    documents, size = write_parquet(source, real_texts(), (given.megabytes or 150) * 10**6)
+    documents, size = write_parquet(source, real_texts(), (given.megabytes or 400) * 10**6)
     print(f"{size / 1e6:.1f} MB of real text in {documents:,} documents, {cores()} cores")
     ours, theirs = [], []
     for _ in range(given.rounds):  # taking turns, so that whatever else the machine does falls on both

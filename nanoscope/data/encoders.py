@@ -52,11 +52,14 @@ def encoder_for(tokenizer: Tokenizer, source_bytes: int, workers: int) -> Encode
     assert isinstance(tokenizer, BytePairTokenizer)
     if source_bytes <= SMALL_BYTES:
         return TiktokenEncoder(tokenizer, "the text is short")
-    if isinstance(tokenizer, GPT2Tokenizer):
-        if importlib.util.find_spec("gigatoken") is not None:
-            return GigatokenEncoder(tokenizer)
+    if not isinstance(tokenizer, GPT2Tokenizer):
+        return ProcessEncoder(tokenizer, workers, "gigatoken knows no split pattern but the published ones")
+    if importlib.util.find_spec("gigatoken") is None:
         return ProcessEncoder(tokenizer, workers, "gigatoken is not installed; pip install 'nanoscope[fast]' makes this many times faster")
-    return ProcessEncoder(tokenizer, workers, "gigatoken knows no split pattern but the published ones")
+    try:
+        return GigatokenEncoder(tokenizer)
+    except (ImportError, AttributeError, TypeError) as error:  # a young library: another release may call things otherwise
+        return ProcessEncoder(tokenizer, workers, f"the installed gigatoken is not one that nanoscope knows ({error})")
 
 
 def documents_of(text: np.ndarray, bounds: np.ndarray) -> list[memoryview]:
@@ -192,10 +195,10 @@ class GigatokenEncoder(Encoder):
         return f"it is installed, and gave tiktoken's ids on {self.checked_bytes:,} bytes that were encoded by both"
 
     def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
-        if self._separator in text.tobytes():
-            return with_marks(*encode_each(self.tokenizer, text, bounds), mark)
         documents = documents_of(text, bounds)
         joined = self._separator.join([*documents, b""])
+        if joined.count(self._separator) != len(documents):  # a text that holds the separator itself
+            return with_marks(*encode_each(self.tokenizer, text, bounds), mark)
         # The only call that releases Python's lock and gives a plain array; of one row nothing is padded.
         ids = self._encoder.encode_batch_padded([joined], self._one_row, parallel=False)[0][0]
         ends = np.flatnonzero(ids == self.tokenizer.end_of_document) + 1

@@ -101,6 +101,16 @@ def test_the_encoder_is_chosen_with_a_reason(monkeypatch):
     assert isinstance(slow, ProcessEncoder) and "nanoscope[fast]" in slow.because
 
 
+@needs_gigatoken
+def test_another_gigatoken_is_not_used_and_that_is_said(monkeypatch):
+    import gigatoken.gigatoken_rs
+
+    monkeypatch.delattr(gigatoken.gigatoken_rs, "PadTruncate")
+    slow = encoder_for(GPT2, 10**9, 1)
+    slow.close()
+    assert slow.name == "tiktoken" and "not one that nanoscope knows" in slow.because
+
+
 def test_ids_are_whole_arrays_without_documents_bounds_lost():
     batch = pack([b"ab", b"", b"c"])
     ids, bounds = TiktokenEncoder(GPT2, "").encode(batch.text, batch.bounds, 50256)
