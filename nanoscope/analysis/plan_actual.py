@@ -25,6 +25,11 @@ WHAT: dict[str, tuple[Message, str]] = {
 }
 
 
+TOPICS = {
+    "parameters": "parameters", "memory_total": "memory", "update_s": "tokens_per_s", "tokens_per_s": "tokens_per_s",
+    "eval_s": "eval_interval", "total_s": "tokens_per_s", "final_loss": "val_loss",
+}  # fmt: skip
+
 SENTENCES: dict[tuple[str, str], Message] = {
     ("parameters", "as_planned"): msg("{what}: {actual:parameters}, as planned"),
     ("parameters", "above"): msg("{what}: {actual:parameters}, more than the planned {planned:parameters}"),
@@ -55,6 +60,11 @@ class Held:
     high: float
     actual: float
     verdict: Literal["as_planned", "above", "below"]
+
+    @property
+    def topic(self) -> str:
+        """The term of the glossary that it belongs to."""
+        return TOPICS[self.key]
 
     @property
     def words(self) -> Message:

@@ -43,7 +43,21 @@ def explained(subject: Subject) -> Explanation:
     from nanoscope.analysis.explain import explain
 
     case, quote = _case(subject)
-    return explain(case, quote, codes_of(case))
+    told = explain(case, quote, codes_of(case))
+    planned = _plan_against_actual(case)
+    return replace(told, story=(*told.story, planned)) if planned is not None else told
+
+
+def _plan_against_actual(case: Case) -> Section | None:
+    """What `nanoscope plan` had expected of these very settings, where it was asked."""
+    from nanoscope.analysis.explanation import Remark, Section
+    from nanoscope.api.plans import planned_for
+    from nanoscope.message import msg
+
+    held = planned_for(case.run)
+    if not held:
+        return None
+    return Section("plan", msg("Plan against actual"), tuple(Remark(each.topic, each.words) for each in held))
 
 
 def entry(word: str, subject: Subject) -> Entry:

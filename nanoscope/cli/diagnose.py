@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 from nanoscope.cli.arguments import Parser
 from nanoscope.errors import fault
 from nanoscope.message import msg
+
+if TYPE_CHECKING:
+    from nanoscope.record.run import Run
 
 HELP = msg("what is wrong with a run or a log, how sure that is, and what to change")
 
@@ -47,7 +51,20 @@ def run(given: argparse.Namespace) -> int:
 
         width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
         print(as_text(diagnosis, given.lang, width))
+        _print_plan(diagnosis.run, given.lang)
     return 0
+
+
+def _print_plan(run: Run, lang: str) -> None:
+    """The run against what `nanoscope plan` had expected of these very settings, where it was asked."""
+    from nanoscope.api.plans import planned_for
+    from nanoscope.present.blocks import Block, for_stream
+    from nanoscope.present.words import tied
+
+    held = planned_for(run)
+    if held:
+        head = Block(tied(msg("Plan against actual"), lang), "head")
+        print(for_stream([head, *(Block(tied(each.words, lang), indent=2, mark="- ") for each in held)], sys.stdout))
 
 
 def _why(code: str, lang: str) -> str:

@@ -163,3 +163,21 @@ def test_a_plan_is_remembered_by_what_it_plans():
     assert recall(vars(other))["rows"]["parameters"]["value"] == 10_745_088
     assert recall(vars(load("shakespeare-char", [("n_layer", "5")]).config)) is None
     assert name_of(vars(other)) == name_of(vars(first.config))
+
+
+def test_explain_and_diagnose_hold_the_run_against_its_plan(here, capsys, monkeypatch):
+    pytest.importorskip("torch")
+    from nanoscope.api.run import train
+
+    make_data(here)
+    plan("quickstart", *TINY, "--no-measure", "--hardware=A100", "--sample_interval=0", capsys=capsys)
+    settings = dict(word[2:].split("=") for word in TINY)
+    train("quickstart", quiet=True, out_dir="runs/x", threads=1, sample_interval=0, **settings)
+    capsys.readouterr()
+    assert main(["diagnose", "runs/x"]) == 0
+    told = capsys.readouterr().out
+    assert "Plan against actual" in told and "as planned" in told
+    assert main(["explain", "runs/x"]) == 0
+    assert "Plan against actual" in capsys.readouterr().out
+    assert main(["explain", "runs/x", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
