@@ -152,11 +152,12 @@ def memory(folder: Path, given: argparse.Namespace) -> None:
 
 
 def made_up_texts() -> Iterator[str]:
-    """Words that no two documents share in this order; their lengths are spread like those of web pages."""
+    """Sentences of made-up words, in another order in each document; the lengths are spread like those of web pages."""
     draw = random.Random(1)
     words = ["".join(draw.choice("etaoinshrdlu") for _ in range(draw.randint(2, 9))) for _ in range(20_000)]
+    sentences = [" ".join(draw.choices(words, k=draw.randint(5, 25))) + ".\n" for _ in range(20_000)]
     while True:
-        yield " ".join(draw.choices(words, k=int(draw.lognormvariate(6, 1)) + 1))
+        yield "".join(draw.choices(sentences, k=int(draw.lognormvariate(3, 1)) + 1))
 
 
 # --- parquet
