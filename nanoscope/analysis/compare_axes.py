@@ -82,7 +82,8 @@ def _outcome(sides: Sequence[Side], axis: str, not_comparable: Message | None) -
     if not_comparable is not None:
         return Outcome(axis, at, losses, (), not_comparable)
     leader = min(known, key=lambda i: (places[i].is_bound, places[i].loss))
-    verdicts = tuple(_verdict(sides[leader], sides[i], places[leader], places[i]) for i in known if i != leader)
+    others = [i for i in known if i != leader]
+    verdicts = tuple(_verdict(sides[leader], sides[i], places[leader], places[i], is_one_of_many=len(others) > 1) for i in others)
     return Outcome(axis, at, losses, verdicts)
 
 
@@ -117,7 +118,7 @@ def _place(side: Side, step: float) -> Place:
     return Place(float(vals[i - 1] + share * (vals[i] - vals[i - 1])), float(steps[nearest]))
 
 
-def _verdict(leader: Side, other: Side, at_leader: Place, at_other: Place) -> Verdict:
+def _verdict(leader: Side, other: Side, at_leader: Place, at_other: Place, *, is_one_of_many: bool = False) -> Verdict:
     seen = measure(leader, other, at_leader.step, at_other.step)
     if seen is None:
         return Verdict(
@@ -137,6 +138,8 @@ def _verdict(leader: Side, other: Side, at_leader: Place, at_other: Place) -> Ve
             words = msg("{ahead} by {by:nats}, more than any error of such an evaluation", by=by, **names)
         else:
             words = msg("{ahead} by {by:nats} ± {half:nats} (95%)", by=by, half=measured.half_width, **names)
+        if is_one_of_many:
+            words = msg("{words}, over {behind}", words=words, **names)
         return Verdict("ahead", words, leader.name, other.name, by, measured.half_width, measured)
     if measured.se is None:
         because = msg(
@@ -187,7 +190,8 @@ def verdicts_at(sides: Sequence[Side], steps: Sequence[float]) -> tuple[Verdict,
     """Of evaluations that were made for the purpose: the leader against each other side, each at its own step."""
     places = [_place(side, step) for side, step in zip(sides, steps, strict=True)]
     leader = min(range(len(sides)), key=lambda i: places[i].loss)
-    return tuple(_verdict(sides[leader], sides[i], places[leader], places[i]) for i in range(len(sides)) if i != leader)
+    others = [i for i in range(len(sides)) if i != leader]
+    return tuple(_verdict(sides[leader], sides[i], places[leader], places[i], is_one_of_many=len(others) > 1) for i in others)
 
 
 def sooner(a: Side, b: Side) -> Sooner | None:

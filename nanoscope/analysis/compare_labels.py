@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-LONGEST = 16
+LONGEST = 20
 
 
 def labels(names: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from nanoscope.analysis.laws import LOSS_LAWS, LossLaw
 from nanoscope.message import Message, msg
 
 AGREE = 0.02  # nats: batch losses of two runs that are still the same computation, rounding apart
+UNEXPLAINED = 0.03  # nats between runs that should be repeats of each other
 JUMP = 1.5  # a loss that grows by this factor between two lines has blown up
 
 
@@ -59,23 +60,23 @@ def _unexplained(sides: Sequence[Side], differ: Sequence[Difference], results: S
     if able:
         return
     steps = next((each for each in results if each.axis == "steps"), None)
-    for verdict in steps.verdicts if steps is not None else ():
-        if verdict.result == "ahead" and verdict.by is not None:
-            known = any(each.effect in ("cannot", "within_spread") for each in differ)
-            yield (
-                msg(
-                    "Nothing that differs can explain {by:nats} at equal steps: such runs agree to about 0.01. The runs do not "
-                    "optimise the same thing; look for a fault in the code (gradients not averaged over micro-batches or devices, "
-                    "another data order, another loss).",
-                    by=verdict.by,
-                )
-                if known
-                else msg(
-                    "No setting is known to differ, and yet {by:nats} lie between the runs: repeats agree to about 0.01. Something "
-                    "that was not recorded differs: the code, gradients not averaged over micro-batches or devices, the data.",
-                    by=verdict.by,
-                )
-            )
+    apart = [verdict.by for verdict in steps.verdicts if verdict.result == "ahead" and verdict.by is not None] if steps is not None else []
+    if not apart or max(apart) < UNEXPLAINED:
+        return
+    if any(each.effect in ("cannot", "within_spread") for each in differ):
+        yield msg(
+            "Nothing that differs can explain {by:nats} at equal steps: such runs agree to about 0.01. The runs do not "
+            "optimise the same thing; "
+            "look for a fault in the code (gradients not averaged over micro-batches or devices, another data order, another loss).",
+            by=max(apart),
+        )
+    else:
+        yield msg(
+            "No setting is known to differ, and {by:nats} lie between the runs, where repeats agree to about 0.01. What "
+            "was changed is not in the logs; "
+            "if nothing was, look for a fault: gradients not averaged over micro-batches or devices, other data, another loss.",
+            by=max(apart),
+        )
 
 
 INNOCENT = set(

@@ -95,15 +95,11 @@ def _sooner(each: Sooner, lang: str) -> Message:
             continue
         if axis == "steps":
             first, second = round(first), round(second)
-        parts.append(
-            msg(
-                "{first} against {second} {what} ({times:times})",
-                first=show(first, KINDS[axis], lang),
-                second=show(second, KINDS[axis], lang),
-                what=NOUNS[axis],
-                times=second / first,
-            )
-        )
+        said = {"first": show(first, KINDS[axis], lang), "second": show(second, KINDS[axis], lang), "what": NOUNS[axis]}
+        if second >= first:
+            parts.append(msg("{first} against {second} {what} ({times:times} sooner)", times=second / first, **said))
+        else:
+            parts.append(msg("{first} against {second} {what} ({times:times} later)", times=first / second, **said))
     return msg(
         "to the loss that both reached, {loss:nats}, {first} against {second} needed {parts}",
         loss=each.loss,

@@ -26,7 +26,7 @@ from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
 from nanoscope.analysis.pace import ordinary
-from nanoscope.analysis.statistics import MAD_TO_SD, trend
+from nanoscope.analysis.statistics import MAD_TO_SD, Shift, change_point, trend
 from nanoscope.message import Message, msg
 
 CODES = ("throttling_suspected", "step_time_schedule")
@@ -50,8 +50,10 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if len(first) < 3 or len(last) < 3:
         first, last = took[: max(3, len(took) // 4)], took[-max(3, len(took) // 4) :]
     ratio = float(np.median(last) / np.median(first))
-    slope = trend(at, took)
-    if slope is None or slope.low <= 0 or slope.p > 0.1:
+    slope, shift = trend(at, took), change_point(took)
+    drifts = slope is not None and slope.low > 0 and slope.p < 0.1
+    jumps = shift is not None and shift.p < 0.01 and shift.after > shift.before
+    if not drifts and not jumps:
         return
     if by_design is not None and ratio > 1.01:
         yield _by_design(case, rows, first, last, by_design)
@@ -65,12 +67,14 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         float(np.median(last)),
         float(np.median(first)),
         places.rows(case, int(rows[0]), int(rows[-1])),
-        msg("medians of the last and the first quarter; the trend of {points:count} blocks is rising", points=slope.points),
+        msg("medians of the last and the first quarter; a rising trend (Mann-Kendall)")
+        if drifts
+        else msg("medians of the last and the first quarter; the level changes near step {step:count} (Pettitt)", step=_step_of(at, shift)),
         "seconds",
     )
     yield Finding(
         "throttling_suspected",
-        "likely",
+        "likely" if drifts or not case.is_cpu else "possible",  # a processor that is suddenly shared is nobody's fault
         msg("steps have become {more:share} slower: heat, another program, or a leak", more=ratio - 1),
         (evidence,),
         Change(
@@ -79,6 +83,10 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         ),
         msg("the work of a step grows with the step number by design"),
     )
+
+
+def _step_of(at: np.ndarray, shift: Shift | None) -> int:
+    return int(at[shift.at]) if shift is not None else int(at[0])
 
 
 def _grows_by_design(case: Case) -> Message | None:

@@ -29,7 +29,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanoscope.analysis.statistics import trend
+from nanoscope.analysis.statistics import block_medians, trend
 from nanoscope.message import msg
 
 CODES = ("lr_zero", "constant_loss", "dead_init", "lr_schedule_mismatch")
@@ -117,7 +117,13 @@ def _no_progress(case: Case) -> Iterator[Finding]:
         return
     tail = losses[steps > steps[-1] / 2]
     slope = trend(steps, losses)
-    if len(tail) < 10 or abs(float(np.median(tail)) / level - 1) > 0.015 or slope is None or slope.is_falling:
+    if (
+        len(tail) < 10
+        or float(block_medians(steps, losses, 20)[1].min()) < 0.97 * level
+        or abs(float(np.median(tail)) / level - 1) > 0.015
+        or slope is None
+        or slope.is_falling
+    ):
         return
     evidence = Evidence(
         msg("loss after {count:count} updates", count=int(steps[-1])),
