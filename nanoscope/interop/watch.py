@@ -52,21 +52,21 @@ def watch_command(
 ) -> int:
     """Runs `command` to its end and gives its exit code (128 + the signal, where one ended it).
 
-    `folder` becomes the run folder (`runs/NAME-N` after the program's name where not given), `echo` gets what it prints, and `look` is called
-    with the run as it stands now and then, and once more when it has ended.
+    `folder` becomes the run folder (`runs/NAME-N` after the program's name where not given), `echo` gets what it prints, and `look` is
+    called with the run as it stands now and then, and once more when it has ended.
     """
     folder = folder or free_folder(command)
-    recording = Recording(folder, command, given or Given(), look)
-    with training_here(folder):
-        child = _start(command)
-        try:
-            with _forwarding(child):
+    child = _start(command)
+    try:
+        with training_here(folder), _forwarding(child):
+            recording = Recording(folder, command, given or Given(), look)
+            try:
                 _relay(child, recording, echo or sys.stdout.buffer)
-        finally:
-            if child.process.poll() is None:
-                _signal_group(child.process, signal.SIGTERM)
-                child.process.wait()
-            recording.end(child.process.returncode)
+            finally:
+                _make_sure_it_ended(child)
+                recording.end(child.process.returncode)
+    finally:
+        _make_sure_it_ended(child)
     code = child.process.returncode
     return code if code >= 0 else 128 - code
 
@@ -94,7 +94,7 @@ class Recording:
         self._output = open(folder / OUTPUT_FILE, "ab")  # noqa: SIM115 - it stays open as long as the program runs
         self._recorder = Recorder(folder)
         self._facts: dict[str, Any] = {}
-        self._starts, self._last_step, self._last_eval = 0, 0, -1
+        self._starts, self._last_step, self._last_eval = 1, 0, -1
         self._best = float("inf")
         self._marks_told = 0
         self._started_s = time.monotonic()
@@ -140,15 +140,22 @@ class Recording:
         except UserError:  # two trainers speak: which one to believe is not ours to say, so the output is kept and nothing else
             return None
         run = runs[-1]
-        starts = sum(len(each.marks) and sum(mark.kind in ("attempt", "resume") for mark in each.marks) for each in runs) + len(runs) - 1
+        starts = sum(each.reading.attempts for each in runs)
         if starts > self._starts:
-            first = int(run.steps.step[0]) if len(run.steps) else 1
-            self._starts, self._last_step, self._last_eval = starts, first - 1, -1
-            self._recorder(e.RunStarted(step=first - 1, pid=os.getpid()))
+            self._starts = starts
+            self._begin_again(run)
         self._write_facts(run)
         for event in self._new_events(run):
             self._recorder(event)
         return run
+
+    def _begin_again(self, run: Run) -> None:
+        """The program went back to a step: what it did beyond it before counts no more."""
+        begins = [mark.step for mark in run.marks if mark.kind in ("attempt", "resume") and mark.step is not None]
+        first = int(run.steps.step[0]) - 1 if len(run.steps) else 0
+        step = begins[-1] if begins and run.reading.attempts > 1 else first
+        self._last_step, self._last_eval = step, step - 1
+        self._recorder(e.RunStarted(step=step, pid=os.getpid()))
 
     def _new_events(self, run: Run) -> Iterator[e.Event]:
         """Rows that were not told yet, in the order of their steps."""
@@ -219,6 +226,15 @@ class _Child:
 
     def __init__(self, process: subprocess.Popen, output: int):
         self.process, self.output = process, output
+        self._is_open = True
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            else:
+                os.close(self.output)
 
 
 def _start(command: Sequence[str]) -> _Child:
@@ -289,8 +305,14 @@ def _relay(child: _Child, recording: Recording, echo: IO[bytes]) -> None:
         if not was_asked and stop.exists():
             was_asked = True
             _signal_group(child.process, signal.SIGINT)
-    with contextlib.suppress(OSError):
-        os.close(child.output) if child.process.stdout is None else child.process.stdout.close()
+
+
+def _make_sure_it_ended(child: _Child) -> None:
+    """Nothing that we started lives on behind us, whatever went wrong here."""
+    if child.process.poll() is None:
+        _signal_group(child.process, signal.SIGTERM)
+        child.process.wait()
+    child.close()
 
 
 def _read(child: _Child) -> bytes:

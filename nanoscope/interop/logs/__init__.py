@@ -30,9 +30,9 @@ def read_log(
 ) -> Run:
     """The run that a log tells of. `source` is a text, or the path of a file or folder.
 
-    `config` is what a config file says (any trainer's names), `config_where` the place of each key in it and `comments` its comments; `given`
-    what the user adds by `--key=value`. `format` names a door where the text alone does not decide. A log with several runs gives the one
-    that got furthest, and says so in its reading; `read_logs` gives them all.
+    `config` is what a config file says (any trainer's names), `config_where` the place of each key in it and `comments` its comments;
+    `given` what the user adds by `--key=value`. `format` names a door where the text alone does not decide. A log with several runs
+    gives the one that got furthest, and says so in its reading; `read_logs` gives them all.
     """
     runs = read_logs(
         source, config=config, hardware=hardware, given=given, comments=comments, config_where=config_where, format=format, name=name

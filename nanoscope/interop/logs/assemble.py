@@ -55,7 +55,7 @@ def assemble(found: Found, door: Door, words: Words, given: Given, counts: Count
     steps = _our_steps(found.steps, words.updates_before_printed)
     evals = _our_evals(found.evals, found.steps, steps)
     limit = _number(given.facts.get("max_iters", given.config.get("max_iters")))
-    runs = runs_in(found, steps, evals, limit if limit is not None else _total(found.steps))
+    runs = runs_in(found, steps - words.updates_before_printed, evals, limit if limit is not None else _total(found.steps))
     reading = Reading(
         lines=counts.lines, understood=counts.lines - counts.not_understood, not_understood=counts.not_understood,
         examples=counts.examples, duplicates=cleaned.duplicates, glued=cleaned.glued, cut=found.steps.cut + found.evals.cut,
@@ -128,7 +128,8 @@ def _parts(runs: Sequence[OneRun], found: Found) -> list[Found]:
 
 def _a_run(one: OneRun, whole: _Whole, name: str, part: Found) -> Run:
     found, firsts = whole.found, [attempt.first for attempt in one.attempts]
-    steps = _merged([attempt.steps for attempt in one.attempts], firsts, whole.steps, np.ones(len(whole.steps)))
+    before = whole.words.updates_before_printed
+    steps = _merged([attempt.steps for attempt in one.attempts], firsts, whole.steps - before, np.ones(len(whole.steps)))
     is_real = np.isnan(found.evals.column("quoted"))
     evals = _merged([attempt.evals for attempt in one.attempts], firsts, whole.evals, is_real)
     step_rows, eval_rows, eval_steps = found.steps.take(steps), found.evals.take(evals), whole.evals[evals]
@@ -138,7 +139,7 @@ def _a_run(one: OneRun, whole: _Whole, name: str, part: Found) -> Run:
     known = known_facts(part, whole.given, whole.words.trainer)
     _take_total(known, step_rows)
     marks = (
-        *_signs(part, step_rows, eval_rows, eval_steps),
+        *_signs(part, step_rows, eval_rows, eval_steps, before),
         *(Mark("attempt", attempt.first, attempt.line) for attempt in one.attempts[1:] if not attempt.is_resume),
         *_sentinels(step_rows),
     )
@@ -196,17 +197,22 @@ def _is_placeholder(mfu: np.ndarray) -> np.ndarray:
     return mfu <= -0.99
 
 
-def _signs(part: Found, steps: Rows, evals: Rows, eval_steps: np.ndarray) -> list[Mark]:
-    """Signs with the step at which they stand: that of the last row before them."""
+def _signs(part: Found, steps: Rows, evals: Rows, eval_steps: np.ndarray, before: int) -> list[Mark]:
+    """Signs with the step at which they stand: that of the last row before them; of a resume, where the first row after it begins."""
     at = np.concatenate([steps.at, evals.at])
-    step = np.concatenate([steps.columns["step"], eval_steps])
     order = np.argsort(at, kind="stable")
-    at, step = at[order], step[order]
+    at = at[order]
+    done = np.concatenate([steps.columns["step"], eval_steps])[order]
+    begun = np.concatenate([steps.columns["step"] - before, eval_steps])[order]
     signs = [sign for sign in part.signs if sign.kind != "run"]
-    last = np.searchsorted(at, np.array([sign.at for sign in signs], np.int64), side="right") - 1
+    following = np.searchsorted(at, np.array([sign.at for sign in signs], np.int64), side="right")
     marks = []
-    for sign, before in zip(signs, last.tolist(), strict=True):
-        place = sign.step if sign.step is not None else int(step[before]) if before >= 0 else None
+    for sign, after in zip(signs, following.tolist(), strict=True):
+        place = sign.step
+        if place is None and sign.kind == "resume" and after < len(at):
+            place = int(begun[after])
+        elif place is None and after > 0:
+            place = int(done[after - 1])
         marks.append(Mark(sign.kind, place, sign.line, sign.text, sign.took_s))
     return marks
 

@@ -29,7 +29,7 @@ def read_csv(text: str) -> dict[str, Found] | None:
     if head is None:
         return None
     line, delimiter, names = head
-    body = text.split("\n", line)[line]
+    body = [*text.split("\n", line), ""][line]
     try:
         rows = [row for row in csv.reader(io.StringIO(body, newline=""), delimiter=delimiter) if row]
     except csv.Error:  # a NUL, or a field of more than 128 KiB: no table of numbers

@@ -93,7 +93,13 @@ def normalised(name: str) -> str:
 def column_of(name: str) -> str:
     """Our column for somebody's name, or "" where its meaning is not plain."""
     plain = normalised(name)
-    return "step" if plain in STEP or plain.endswith("_global_step") else COLUMNS.get(plain, "")
+    if plain in STEP or plain.endswith("_global_step"):
+        return "step"
+    if plain in COLUMNS or "/" not in name:
+        return COLUMNS.get(plain, "")
+    # In `perf/mfu` the last part says what it is; in `aux/loss` it does not say which.
+    last = COLUMNS.get(normalised(name.rpartition("/")[2]), "")
+    return last if last in ("mfu", "rate", "grad_norm", "tokens_per_s", "loss_scale") else ""
 
 
 def setting_of(name: str) -> str:

@@ -34,7 +34,7 @@ class Attempt:
 
     steps: list[int] = field(default_factory=list)
     evals: list[int] = field(default_factory=list)
-    first: int = 0  # our step of its first row, and the largest
+    first: int = 0  # updates done at its first row, and the largest number of them
     last: int = 0
     starts_at: int = 0
     ends_at: int = 0
@@ -131,8 +131,8 @@ def _without_exact_copies(rows: Rows, repeated: np.ndarray, cleaned: Cleaned) ->
 def _without_redraws(rows: Rows, cleaned: Cleaned) -> Rows:
     """Of neighbours with one number the one that says more stays: a line that was cut and drawn again."""
     same = np.flatnonzero(np.diff(rows.printed) == 0)
-    if not len(same) or len(same) > len(rows) // 3:
-        return rows
+    if not len(same) or len(same) > max(3, len(rows) // 3):
+        return rows  # so many are no accident: several ranks, or several runs
     said = np.sum([~np.isnan(values) for values in rows.columns.values()], axis=0)
     loss = rows.column("loss") if "loss" in rows.columns else rows.column("val")
     dropped = []
@@ -157,7 +157,10 @@ def _without_unnamed_ranks(rows: Rows, cleaned: Cleaned) -> Rows:
 
 
 def runs_in(found: Found, steps: np.ndarray, evals: np.ndarray, max_step: float | None) -> list[OneRun]:
-    """Attempts, gathered into runs. `steps` and `evals` are our step numbers of the rows."""
+    """Attempts, gathered into runs. `steps` and `evals` are the updates done when the rows' numbers are reached.
+
+    For a trainer that counts the updates before a row, that of its row k is k: its evaluation at k may stand before the row or behind it.
+    """
     attempts = _attempts(found, steps, evals)
     headings = [sign for sign in found.signs if sign.kind == "run"]
     runs: list[OneRun] = []

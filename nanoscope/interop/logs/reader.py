@@ -23,8 +23,9 @@ from nanoscope.record.run import Run, Words
 
 EXAMPLES = 5
 LONGEST_EXAMPLE = 120
+SETTLED_ROWS, SETTLED_CHARACTERS = 20, 100_000
 MOST_PLACEHOLDERS = 1000  # of one kind in one piece of text; a log that prints nothing else needs no more
-_STAMP = re.compile(r"^[^\n\d]{0,4}(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)", re.M)
+_STAMP = re.compile(r"^(?:\[[^\]\n]{1,20}\]:? ?)?[^\n\d]{0,4}(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)", re.M)
 _PLACEHOLDERS = ("(+nanz)", "(-nanz)", "(nanz)", "step_avg:nanms")
 
 
@@ -36,7 +37,13 @@ class LogReader:
         self.name = name
         self._door: Door | None = door_named(format) if format else None
         self._words: Words | None = None
+        self._is_asked_for = format is not None
+        self._is_settled = False  # enough was read to be sure of the door
+        self._unsettled = ""  # until then what was read is kept, to be read again by another door if need be
         self._waiting: list[str] = []  # text that is not read yet
+        self._forget()
+
+    def _forget(self) -> None:
         self._found = Found()
         self._ranks: dict[int, int] = {}
         self._lines_read, self._characters_read = 0, 0
@@ -58,8 +65,17 @@ class LogReader:
         return self._assembled(self._found, self._door or keyvalue.DOOR, self._words)
 
     def _read(self, text: str) -> None:
-        if self._door is None:
+        if not self._is_settled:
+            text = self._unsettled = self._unsettled + text
+            self._forget()
+            self._words = None
+        if not self._is_asked_for and (self._door is None or not self._is_settled):
             self._door = recognise(text)
+        self._read_on(text)
+        if len(self._found.steps) >= SETTLED_ROWS or len(self._unsettled) >= SETTLED_CHARACTERS:
+            self._is_settled, self._unsettled = True, ""
+
+    def _read_on(self, text: str) -> None:
         source = Text(text, self._lines_read + 1, self._characters_read)
         found = self._door.rows_in(source) if self._door is not None else Found()
         if self._door is not None and self._words is None and found:
