@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from nanoscope.config.fields import Config
 from nanoscope.model.cache import Cache, LayerCache
+from nanoscope.model.lean import gelu_linear, norm_linear
 
 
 class GPT2(nn.Module):
@@ -66,8 +67,8 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cache: LayerCache | None) -> Tensor:
-        x = x + self.attention(self.norm1(x), cache)
-        return x + self.mlp(self.norm2(x))
+        x = x + self.attention(self.norm1, x, cache)
+        return x + self.mlp(self.norm2, x)
 
 
 class Attention(nn.Module):
@@ -78,9 +79,10 @@ class Attention(nn.Module):
         self.n_head = config.n_head
         self.dropout = config.dropout
 
-    def forward(self, x: Tensor, cache: LayerCache | None) -> Tensor:
+    def forward(self, norm: nn.LayerNorm, x: Tensor, cache: LayerCache | None) -> Tensor:
         B, T, d = x.shape
-        q, k, v = (part.view(B, T, self.n_head, -1).transpose(1, 2) for part in self.qkv(x).split(d, dim=2))  # each (B, H, T, d / H)
+        qkv = norm_linear(norm, self.qkv, x)
+        q, k, v = (part.view(B, T, self.n_head, -1).transpose(1, 2) for part in qkv.split(d, dim=2))  # each (B, H, T, d / H)
         mask = None
         if cache is not None:
             k, v, mask = cache.extend(k, v)
@@ -96,5 +98,5 @@ class MLP(nn.Module):
         self.down = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
         self.dropout = config.dropout
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(self.down(F.gelu(self.up(x))), self.dropout, self.training)
+    def forward(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+        return F.dropout(gelu_linear(self.down, norm_linear(norm, self.up, x)), self.dropout, self.training)

@@ -237,9 +237,11 @@ class Loop:
 
     def _is_evaluation_due(self) -> bool:
         step = self.trainee.progress.step
+        if self.config.eval_only:
+            return True
         if self.trainee.progress.evaluated_at == step or (self.is_nanogpt and step > self.config.max_iters):
             return False
-        return step % self.config.eval_interval == 0 or step >= self.last_step or self.config.eval_only
+        return step % self.config.eval_interval == 0 or step >= self.last_step
 
     def _evaluate(self) -> bool:
         """Tells of both splits; True where val is the lowest so far."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nanoscope.config.fields import Config
-from nanoscope.model import build
+from nanoscope.model import build, lean
 from nanoscope.model.loss import WithLoss, logits_of
 
 TINY = Config(n_layer=2, n_head=2, n_embd=32, block_size=16)
@@ -95,3 +95,47 @@ def test_dropout_drops_in_training_only():
     assert not torch.equal(model(idx), model(idx))
     model.eval()
     assert torch.equal(model(idx), model(idx))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keeping_less_for_the_backward_pass_changes_no_bit(bias: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    model = build(Config(n_layer=2, n_head=2, n_embd=32, block_size=16, bias=bias, dropout=0.1), 17)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    x, y = torch.randint(17, (2, 4, 16))
+    found = []
+    for lean_from in (1 << 40, 1):
+        monkeypatch.setattr(lean, "LEAN_FROM", lean_from)
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(1)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = WithLoss(model)(x, y).objective
+        loss.backward()
+        found.append([loss, *(parameter.grad for parameter in model.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_less_is_kept_for_the_backward_pass():
+    """Bytes that autograd holds between forward and backward, of a model just large enough."""
+    held = {}
+    for is_lean in (False, True):
+        torch.manual_seed(0)
+        model = build(Config(n_layer=2, n_head=2, n_embd=64, block_size=64), 17)
+        kept: dict[int, int] = {}
+
+        def keep(tensor, kept=kept):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        lean.LEAN_FROM, before = (1 if is_lean else 1 << 40), lean.LEAN_FROM
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                hidden = model.hidden(torch.randint(17, (8, 64)))
+            assert hidden.requires_grad
+        finally:
+            lean.LEAN_FROM = before
+        held[is_lean] = sum(size for place, size in kept.items() if place not in weights)
+    assert held[True] < 0.7 * held[False]
