@@ -17,3 +17,11 @@ def test_a_sound_first_loss_is_not():
 
 def test_ranks_whose_weights_differ():
     assert "grad_sync_bug" in sure(make([3.0] * 5, marks=[mark("rank_drifted", 100)]), "accumulation")
+
+
+def test_a_printed_loss_that_stays_at_a_multiple_of_the_evaluated_one():
+    evals = [(50 * i, 4.0 - 0.2 * i, 4.0 - 0.2 * i) for i in range(1, 7)]
+    losses = [4 * (4.0 - 0.2 * step / 50) for step in range(1, 301)]
+    assert "grad_accum_loss_scaling" in sure(make(losses, evals=evals, gradient_accumulation_steps=4), "accumulation")
+    sound = [loss / 4 for loss in losses]
+    assert not sure(make(sound, evals=evals, gradient_accumulation_steps=4), "accumulation")

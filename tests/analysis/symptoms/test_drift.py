@@ -37,3 +37,10 @@ def test_a_window_that_grows_by_design():
 
 def test_one_per_cent_is_settling():
     assert not sure(timed(np.linspace(0.989, 0.997, 20)), "drift")
+
+
+def test_a_sudden_and_lasting_slowdown_counts_too():
+    rng = np.random.default_rng(1)
+    took = np.where(np.arange(200) < 110, 0.10, 0.14) * (1 + 0.01 * rng.standard_normal(200))
+    assert "throttling_suspected" in sure(timed(took, hardware="RTX 3060"), "drift")
+    assert not sure(timed(took, hardware="laptop CPU"), "drift")  # a processor is shared with everything else

@@ -17,3 +17,10 @@ def test_82_passes_over_shakespeare():
 def test_one_and_a_half_passes_are_fine():
     run = make(evals=[(2000, 1.88, 1.89)], dataset="shakespeare_char", batch_size=12, block_size=64, gradient_accumulation_steps=1)
     assert not found(run, "repetition")
+
+
+def test_batches_known_by_heart_beside_a_split_that_is_not():
+    evals = [(50 * i, 3.5, 3.6) for i in range(1, 7)]
+    falling = [4.0 - 3.5 * step / 300 for step in range(1, 301)]
+    assert "same few batches" in str(found(make(falling, evals=evals), "repetition")["data_repeated"].claim)
+    assert not found(make([3.6] * 300, evals=evals), "repetition")

@@ -29,3 +29,15 @@ def test_two_digits_hide_changes_and_prove_nothing():
 def test_losses_that_vary_are_not_constant():
     steps, losses = curve(50, noise=0.01)
     assert not sure(make(np.round(losses, 4), steps), "standstill")
+
+
+def test_a_run_that_learns_nothing_stays_at_chance():
+    rng = np.random.default_rng(0)
+    losses = math.log(65) + 0.01 * rng.standard_normal(300)
+    assert "dead_init" in sure(make(losses, rate=1e-3, vocab_size=65), "standstill")
+
+
+def test_a_run_that_came_back_to_chance_had_learned():
+    rng = np.random.default_rng(0)
+    losses = np.r_[np.linspace(4.17, 2.0, 100), np.full(200, math.log(65))] + 0.01 * rng.standard_normal(300)
+    assert "dead_init" not in sure(make(losses, rate=1e-3, vocab_size=65), "standstill")
