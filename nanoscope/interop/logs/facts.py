@@ -253,6 +253,7 @@ _SETTING = re.compile(
     r"[ \t,|]{0,80}+((?:#[^\n]{0,400})?)$",
     re.M,
 )
+_PROGRAM = re.compile(r"^(?:def|class) \w{1,80}[(:]", re.M)
 _TEXTS = frozenset("dataset init_from dtype device optimizer schedule arch hardware wandb_run_name".split())
 
 
@@ -260,6 +261,9 @@ def _take_settings(source: Text, found: Found) -> None:
     """Lines that state one setting."""
     known = _known_names()
     blocks = _without_rows(source, found)
+    if _PROGRAM.search(source.text):
+        # Some trainers print their own source first. Its assignments are a program's: which of them hold, only running it would tell.
+        blocks = blocks[1:]
     matches = itertools.chain.from_iterable(_SETTING.finditer(source.text, low, high) for low, high in blocks)
     for match in itertools.islice((match for match in matches if normalised(match[1]) in known), MOST_LINES):
         name, value = setting_of(match[1]), literal(match[2])

@@ -139,3 +139,11 @@ def test_a_command_line_in_the_log_is_what_was_meant():
 
 def test_nothing_that_is_not_finite_becomes_a_fact():
     assert "learning_rate" not in known("learning_rate = nan\n" + ROW)
+
+
+def test_assignments_of_a_program_that_a_log_begins_with_are_not_its_settings():
+    source = "import torch\nblock_size = 128\nclass Hyperparameters:\n    batch_size : int = 8\ndef main():\n    learning_rate = 1\n"
+    facts = known(
+        source + "step:0/10 val_loss:10.8258 train_time:0ms step_avg:nanms\nstep:5/10 val_loss:9.8258 train_time:50ms step_avg:10.00ms\n"
+    )
+    assert not {"block_size", "batch_size", "learning_rate"} & set(facts) and facts["max_iters"].value == 10
