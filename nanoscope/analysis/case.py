@@ -249,6 +249,7 @@ class Case:
             softcap=self.number("softcap") or 0.0,
             token_shift=self.get("token_shift") is True,
             ngram_rows=self.whole("ngram_rows") or 0,
+            ngram_order=self.whole("ngram_order") or 3,
         )
 
     @property

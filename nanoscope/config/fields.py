@@ -104,12 +104,21 @@ class Config:
     ngram_rows: int = setting(
         4096,
         msg(
-            "arch=modern: rows of the hashed tables of token pairs and triples, added to the embedding; 0 switches them off, and only then the model can be exported"
+            "arch=modern: rows of each hashed table of n-grams (token pairs, triples, …), which are added to the embedding; 0 switches the tables off, and only then the model can be exported"
         ),
         group="model",
         unit="rows",
         low=0,
         high=10_000_000,
+        fixed=True,
+    )
+    ngram_order: int = setting(
+        3,
+        msg("arch=modern: the longest n-gram that has a table: 2 pairs, 3 triples too, …; 5 for characters, 2 or 3 for larger tokens"),
+        group="model",
+        unit="tokens",
+        low=2,
+        high=8,
         fixed=True,
     )
     # --- data

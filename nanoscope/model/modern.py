@@ -42,7 +42,8 @@ class Modern(nn.Module):
         self.softcap = config.softcap
         self.embedding = nn.Embedding(vocab_size, config.n_embd)
         self.shift = nn.Parameter(torch.zeros(config.n_embd)) if config.token_shift else None
-        self.ngrams = NgramTables(vocab_size, config.ngram_rows, config.n_embd) if config.ngram_rows else None
+        self.ngrams = NgramTables(vocab_size, config.ngram_rows, config.ngram_order, config.n_embd) if config.ngram_rows else None
+        self.reach = config.ngram_order - 1  # how far back an embedding looks, at most
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
@@ -55,7 +56,7 @@ class Modern(nn.Module):
     def hidden(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, d), ready for the head. With a cache, `idx` continues the tokens that the cache has seen."""
         start = cache.length if cache else 0
-        x = self.dropout(self._embed(idx, cache.tokens[:, -2:] if cache else idx[:, :0]))
+        x = self.dropout(self._embed(idx, cache.tokens[:, -self.reach :] if cache else idx[:, :0]))
         turn = self.turn[start : start + idx.shape[1]]
         for number, block in enumerate(self.blocks):
             x = block(x, turn, cache.layers[number] if cache else None)
@@ -87,7 +88,7 @@ class Modern(nn.Module):
         return groups
 
     def _embed(self, idx: Tensor, before: Tensor) -> Tensor:
-        """`before` holds up to two ids that stand before `idx`: a token's shift and n-grams reach back to them."""
+        """`before` holds the ids that stand before `idx` and that its shift and n-grams reach back to."""
         ids = torch.cat((before, idx), dim=1) if before.shape[1] else idx
         x = self.embedding(ids)
         if self.shift is not None:
@@ -98,20 +99,23 @@ class Modern(nn.Module):
 
 
 class NgramTables(nn.Module):
-    """A vector for each pair and each triple of tokens, found by hashing: what the blocks need not learn from single tokens."""
+    """A vector for each pair of tokens, each triple and so on, found by hashing: what the blocks need not learn from single tokens."""
 
-    def __init__(self, vocab_size: int, n_rows: int, n_embd: int):
+    def __init__(self, vocab_size: int, n_rows: int, order: int, n_embd: int):
         super().__init__()
         self.base = vocab_size + 1  # one more than there are tokens: 0 stands for "nothing before"
-        self.n_rows = n_rows
-        self.rows = nn.Embedding(2 * n_rows, n_embd)  # pairs first, then triples
+        self.n_rows, self.order = n_rows, order
+        self.rows = nn.Embedding((order - 1) * n_rows, n_embd)  # pairs first, then triples, ...
         nn.init.zeros_(self.rows.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        last = ids + 1
-        pair = last + self.base * earlier(last, 1)
-        triple = pair + self.base**2 * earlier(last, 2)
-        return self.rows(self.row_of(pair)) + self.rows(self.n_rows + self.row_of(triple))
+        """(B, T) ids -> (B, T, d): the sum of the vectors of all n-grams that end there."""
+        last = gram = ids + 1
+        places = []
+        for back in range(1, self.order):
+            gram = gram + pow(self.base, back, 1 << 61) * earlier(last, back)
+            places.append((back - 1) * self.n_rows + self.row_of(gram))
+        return self.rows(torch.stack(places)).sum(0)
 
     def row_of(self, gram: Tensor) -> Tensor:
         mixed = gram * 0x9E3779B1  # the golden ratio in 32 bits: neighbouring numbers land far apart; int64 wraps the same on every device

@@ -67,7 +67,7 @@ def _modern(shape: Shape) -> Parameters:
     width, layers = shape.n_embd, shape.n_layer
     parts = {
         "token embedding": shape.vocab_size * width,
-        "n-gram tables": 2 * shape.ngram_rows * width,
+        "n-gram tables": (shape.ngram_order - 1) * shape.ngram_rows * width,
         "token shift": width if shape.token_shift else 0,
         "attention": 4 * layers * width * width,
         "mlp": 8 * layers * width * width,

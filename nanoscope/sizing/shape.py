@@ -17,9 +17,10 @@ class Shape:
     arch: str = "gpt2"
     bias: bool = False
     tied: bool = True  # the head is the embedding matrix
-    softcap: float = 0.0  # arch=modern only, as are the next two
+    softcap: float = 0.0  # arch=modern only, as are the next three
     token_shift: bool = False
     ngram_rows: int = 0
+    ngram_order: int = 3  # the longest n-gram that has a table
 
     @property
     def head_size(self) -> int:
@@ -34,7 +35,7 @@ def shape_of(config: Config, vocab_size: int | None = None) -> Shape:
     return Shape(
         arch=config.arch, n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd, block_size=config.block_size,
         vocab_size=vocab, bias=config.bias, tied=not is_modern, softcap=config.softcap if is_modern else 0.0,
-        token_shift=config.token_shift and is_modern, ngram_rows=config.ngram_rows if is_modern else 0,
+        token_shift=config.token_shift and is_modern, ngram_rows=config.ngram_rows if is_modern else 0, ngram_order=config.ngram_order,
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_no_position_sees_what_comes_after_it(changes):
         assert not torch.allclose(after[0, t], before[0, t])
 
 
-@pytest.mark.parametrize("changes", [{}, PLAIN])
+@pytest.mark.parametrize("changes", [{}, PLAIN, {"ngram_order": 5}])
 @pytest.mark.parametrize("pieces", [(12,), (1,) * 12, (5, 1, 1, 1, 4), (1, 11)])
 def test_reading_piece_by_piece_with_a_cache_gives_the_same_hidden_states(changes, pieces):
     model, x = randomised(tiny(**changes)), ids(2, 12)
@@ -67,9 +67,9 @@ def test_reading_piece_by_piece_with_a_cache_gives_the_same_hidden_states(change
     torch.testing.assert_close(torch.cat(seen, dim=1), model.hidden(x), atol=2e-6, rtol=1e-5)
 
 
-def test_a_shift_sees_the_token_before_and_a_table_the_two_before():
-    """The embedding itself reaches back one token with the shift, two with the tables, and no further."""
-    for changes, reach in (({"ngram_rows": 0}, 1), ({"token_shift": False}, 2), (PLAIN, 0)):
+def test_a_shift_sees_the_token_before_and_the_tables_as_far_as_their_order():
+    """The embedding itself reaches back one token with the shift, order - 1 with the tables, and no further."""
+    for changes, reach in (({"ngram_rows": 0}, 1), ({"token_shift": False}, 2), ({"token_shift": False, "ngram_order": 5}, 4), (PLAIN, 0)):
         model, x = randomised(tiny(**changes)), ids(1, 12)
         other = x.clone()
         other[0, 4] = (other[0, 4] + 1) % VOCAB
@@ -86,11 +86,13 @@ def test_different_pairs_get_different_rows_where_the_table_has_room():
     assert len(set(rows.tolist())) > 0.95 * len(pairs)
 
 
-@pytest.mark.parametrize("changes", [{}, PLAIN, {"n_layer": 3, "n_embd": 24, "n_head": 3, "ngram_rows": 10}])
+@pytest.mark.parametrize("changes", [{}, PLAIN, {"n_layer": 3, "n_embd": 24, "n_head": 3, "ngram_rows": 10}, {"ngram_order": 5}])
 def test_parameters_are_the_ones_of_the_formula(changes):
     config = Config(**{**TINY, **changes})
     d = config.n_embd
-    expected = 2 * VOCAB * d + 12 * config.n_layer * d * d + (d if config.token_shift else 0) + 2 * config.ngram_rows * d
+    expected = (
+        2 * VOCAB * d + 12 * config.n_layer * d * d + (d if config.token_shift else 0) + (config.ngram_order - 1) * config.ngram_rows * d
+    )
     assert sum(p.numel() for p in Modern(config, VOCAB).parameters()) == expected
 
 

@@ -19,6 +19,7 @@ def random_configs(arch, count):
                 arch=arch, n_layer=draw.randint(1, 3), n_head=heads, n_embd=heads * draw.choice([8, 16, 24]),
                 block_size=draw.choice([8, 16, 32]), bias=draw.random() < 0.5, token_shift=draw.random() < 0.5,
                 ngram_rows=draw.choice([0, 64]),
+                ngram_order=draw.choice([2, 3, 5]),
             ),
             draw.randint(11, 97),
         )  # fmt: skip
