@@ -1,4 +1,4 @@
-"""Tables with a line of names: any CSV, Lightning's metrics.csv, the export of a chart from Weights & Biases.
+"""Tables with a line of names: any CSV, Lightning's metrics.csv, a table pasted from a notebook or a page, an export of Weights & Biases.
 
 Names are read as `names.py` has them. The export names its columns `run - metric` and adds `__MIN` and `__MAX`: each run becomes a run,
 and those columns are left out. What the numbers mean is not known, save that a loss at step 0 tells that updates are counted before the
@@ -8,7 +8,7 @@ row.
 from __future__ import annotations
 
 import csv
-import io
+import re
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from nanoscope.interop.logs.text import Text
 from nanoscope.record.run import Words
 
 WORDS = Words(trainer="unknown")
+DELIMITERS = (",", "\t", ";", "|", "  ", " ")
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z_ /()\-]{0,60}")
+_WIDE = re.compile(r"\t| {2,40}")
 _UNITS = {"took_ms": ("took_s", 1e-3), "took_s": ("took_s", 1.0)}
 
 
@@ -30,34 +33,42 @@ def read_csv(text: str) -> dict[str, Found] | None:
         return None
     line, delimiter, names = head
     body = [*text.split("\n", line), ""][line]
-    try:
-        rows = [row for row in csv.reader(io.StringIO(body, newline=""), delimiter=delimiter) if row]
-    except csv.Error:  # a NUL, or a field of more than 128 KiB: no table of numbers
-        return None
-    rows = [row for row in rows if len(row) == len(names)]
+    numbered = ((number, _cells(row, delimiter)) for number, row in enumerate(body.split("\n"), line))
+    kept = [(number, row) for number, row in numbered if len(row) == len(names)]
+    rows = [row for _, row in kept]
     columns = {index: _numbers([row[index] for row in rows]) for index, name in enumerate(names) if _column(name)[1]}
     source = Text(text)
-    starts = source.line_starts[np.minimum(np.arange(len(rows)) + line, len(source.line_starts) - 1)]
-    return {run: _found(names, columns, run, starts, source) for run in _runs(names)}
+    starts = source.line_starts[np.array([number for number, _ in kept], np.int64)]
+    found = {run: _found(names, columns, run, starts, source) for run in _runs(names)}
+    return found if any(found.values()) else None
 
 
 def _head(text: str) -> tuple[int, str, list[str]] | None:
     """(lines up to the table's first row, delimiter, names) where the first lines look like a table with a step and a loss."""
     for number, line in enumerate(text[:20000].split("\n")[:5], 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
+        if not line.strip() or line.lstrip().startswith("#"):
             continue
-        for delimiter in (",", "\t", ";"):
-            if delimiter in line:
-                names = _cells(line, delimiter)
-                ours = {_column(name)[1] for name in names}
-                if "step" in ours and ours & {"loss", "val", "val_bits_per_byte"} and not any(_is_number(name) for name in names):
-                    return number, delimiter, names
+        for delimiter in DELIMITERS:
+            names = _cells(line, delimiter)
+            ours = {_column(name)[1] for name in names}
+            is_loose = delimiter in "| " or delimiter == "  "  # lines of prose are split by these too: only plain words are names then
+            if is_loose and not all(_PLAIN.fullmatch(name) for name in names):
+                continue
+            if "step" in ours and ours & {"loss", "val", "val_bits_per_byte"} and not any(_is_number(name) for name in names):
+                return number, delimiter, names
         return None
     return None
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
+    if delimiter == "|":  # Markdown
+        return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    if delimiter == " ":
+        return line.split()
+    if delimiter == "  ":  # columns whose names are of several words
+        return _WIDE.split(line.strip())
+    if '"' not in line:
+        return line.strip("\r").split(delimiter)
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:

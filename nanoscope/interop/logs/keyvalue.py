@@ -37,8 +37,8 @@ ANCHORS = tuple(
     for first, rest, more in (("Ss", "tep", ""), ("Ii", "ter", "(?:ation)?"), ("Uu", "pdate", ""))
 )
 PAIR = re.compile(
-    rf"(?<![\w.\-])([A-Za-z_][\w/.\-]{{0,40}}+(?: [A-Za-z_/\-]{{1,20}}+)?)[\"']?(?: {{0,8}}+[:=] {{0,8}}+| {{1,8}}+)[\[\"'(]?({NUMBER})"
-    r"(?: ?(ms|milliseconds|sec|seconds|s|%|MiB|GiB|MB|GB)(?![\w/]))?"
+    r"(?<![\w.\-])([A-Za-z_][\w/.\-]{0,40}+(?: [A-Za-z_/\-]{1,20}+){0,3}?)(?: \((ms|s)\))?[\"']?(?: {0,8}+[:=] {0,8}+| {1,8}+)[\[\"'(]?"
+    rf"({NUMBER})(?: ?(ms|milliseconds|sec|seconds|s|%|MiB|GiB|MB|GB)(?![\w/])|(?!\w))"  # 16.8K is no number that is understood
 )
 _ANY_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}(?![\w.])")
 _SPACES = re.compile(r"(?:\\ )+")
@@ -86,8 +86,8 @@ def find_table(source: Text) -> Rows:
 def numbers_in(text: str, start: int, end: int) -> dict[str, str | float]:
     """Numbers by our column names in a part of a line; of two by one name the first."""
     found: dict[str, str | float] = {}
-    for name, number, unit in PAIR.findall(text, start, end):
-        column, scale = UNITS.get(meant := meaning(name, unit), (meant, 1.0))
+    for name, unit_before, number, unit in PAIR.findall(text, start, end):
+        column, scale = UNITS.get(meant := meaning(name, unit or unit_before), (meant, 1.0))
         if column and column not in found:
             found[column] = number if scale == 1.0 else float(number.replace(",", "")) * scale
     return found
@@ -107,7 +107,7 @@ def meaning(name: str, unit: str) -> str:
 
 def pattern_like(text: str, start: int, end: int, meaning: Callable[[str, str], str] = meaning) -> str:
     """The source of a pattern for texts that differ from this part in their numbers only; "" where no number in it has a meaning."""
-    meant = {match.start(2): meaning(match[1], match[3] or "") for match in PAIR.finditer(text, start, end)}
+    meant = {match.start(3): meaning(match[1], match[4] or match[2] or "") for match in PAIR.finditer(text, start, end)}
     parts, at, named = [], start, set()
     for number in _ANY_NUMBER.finditer(text, start, end):
         name = meant.get(number.start(), "")

@@ -42,7 +42,11 @@ COLUMNS: Mapping[str, str] = {
     **dict.fromkeys("mfu train_mfu bf16_mfu mfu_percent".split(), "mfu"),
     **dict.fromkeys("val_bpb bpb validation_bpb eval_bpb val_bits_per_byte bits_per_byte".split(), "val_bits_per_byte"),
     **dict.fromkeys("loss_scale grad_scale scale scaler_scale".split(), "loss_scale"),
-    **dict.fromkeys("time dt took step_time iter_time time_per_step time_per_iter step_time_s elapsed_per_step batch_time".split(), "took"),
+    **dict.fromkeys(
+        """time dt took step_time iter_time time_per_step time_per_iter elapsed_time_per_iteration step_time_s elapsed_per_step
+        batch_time""".split(),
+        "took",
+    ),
     **dict.fromkeys("took_s step_time_sec step_time_seconds sec_per_step seconds_per_step s_per_step s_it time_s dt_s".split(), "took_s"),
     **dict.fromkeys("took_ms step_time_ms time_ms dt_ms iter_time_ms ms_per_step ms_step time_per_step_ms".split(), "took_ms"),
     **dict.fromkeys("mem memory peak_mem peak_memory gpu_mem gpu_memory max_mem vram".split(), "memory"),

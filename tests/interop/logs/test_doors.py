@@ -327,3 +327,33 @@ def test_two_trainers_in_one_text_are_asked_about():
 def test_a_format_that_does_not_exist_is_named():
     with pytest.raises(UserError, match="no log format"):
         read_log(samples.NANOGPT, format="nanogtp")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| step | train loss | val loss |\n|---|---|---|\n| 0 | 4.25 | 4.5 |\n| 250 | 2.25 | 2.5 |\n",
+        "Step\tTraining Loss\tValidation Loss\n0\t4.25\t4.5\n250\t2.25\t2.5\n",
+        "Step   Training Loss   Validation Loss\n0      4.25            4.5\n250    2.25            2.5\n",
+        "step train_loss val_loss\n0 4.25 4.5\n250 2.25 2.5",
+        "step;train_loss;val_loss\r\n0;4.25;4.5\r\n250;2.25;2.5\r\n",
+    ],
+)
+def test_a_table_in_any_dress(text):
+    run = read_log(text)
+    assert run.evals.step.tolist() == [0, 250] and run.evals.train.tolist() == [4.25, 2.25] and run.evals.val.tolist() == [4.5, 2.5]
+
+
+def test_megatrons_line_is_names_and_numbers():
+    form = (
+        " iteration {k:8d}/     100 | consumed samples: {k:12d} | elapsed time per iteration (ms): 1234.5 | learning rate: 1.500E-04 |"
+        " lm loss: 9.123456E+00 | loss scale: 65536.0 | grad norm: 3.456 | number of nan iterations:   0 |\n"
+    )
+    run = read_log("".join(form.format(k=k) for k in (1, 2, 3)))
+    assert steps(run) == [1, 2, 3] and run.steps.loss[0] == 9.123456 and run.steps.rate[0] == 1.5e-4
+    assert run.steps.took_s[0] == pytest.approx(1.2345) and run.steps.grad_norm[0] == 3.456 and run.steps.loss_scale[0] == 65536
+
+
+def test_a_number_with_a_letter_behind_it_is_not_read_as_a_smaller_one():
+    run = read_log("Step: 1 | Loss: 10.5 | Tokens/s: 16.8K | MFU: 39.5%\nStep: 2 | Loss: 10.25 | Tokens/s: 16.9K | MFU: 39.6%\n")
+    assert np.isnan(run.steps.tokens_per_s).all() and run.steps.mfu_frac[0] == pytest.approx(0.395)
