@@ -1,6 +1,6 @@
 """Records the runs that bench/forecast.py and bench/compare_noise.py look at: many small ones, each trained by the project's own loop.
 
-    python bench/recorded.py forecast FOLDER        48 runs, four schedules, two corpora, both architectures
+    python bench/recorded.py forecast FOLDER        32 runs, four schedules, two corpora, both architectures
     python bench/recorded.py seeds FOLDER           36 runs: three configs, twelve seeds each
 
 Runs that are there already are left alone, so it can be stopped and started again.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ SIZES = (  # layers, heads, width, context, sequences, updates, learning rate
 MODERN = (2, 2, 64, 64, 12, 1200, 4e-3)
 SEED_SIZES = ((1, 2, 48, 32, 16, 800, 3e-3), (2, 2, 64, 64, 12, 600, 2e-3), (1, 4, 96, 48, 16, 1200, 1.5e-3))
 SEEDS = 12
-EVALUATIONS = 40
+EVALUATIONS = 36
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def spec(name: str, size: tuple, corpus: str, schedule: dict[str, object], seed:
             "beta2": 0.99,
             "dropout": 0.0,
             "eval_interval": updates // EVALUATIONS,
-            "eval_iters": 40,
+            "eval_iters": 24,
             "sample_interval": 0,
             "checkpoint_interval": updates,
             "keep_checkpoints": 1,
@@ -97,7 +98,9 @@ def record(folder: Path, specs: Iterator[Spec]) -> None:
     from nanoscope.record.layout import is_run
     from nanoscope.record.read import read_run
 
-    for each in specs:
+    every = list(specs)
+    random.Random(0).shuffle(every)  # whatever is there when it is stopped is a fair sample
+    for each in every:
         out = folder / each.name
         if is_run(out) and read_run(out).get("state") == "finished":
             continue

@@ -273,6 +273,7 @@ def made_up(config: Config, vocab_size: int) -> Any:
         tokenizer=None,
         fingerprint="",
         tokenizer_fingerprint="",
+        text_fingerprint="",
         facts={},
         chosen=(),
         about={},

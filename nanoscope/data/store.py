@@ -47,6 +47,16 @@ class Dataset:
     def tokenizer_fingerprint(self) -> str:
         return self.tokenizer.fingerprint if self.tokenizer else ""
 
+    @property
+    def text_fingerprint(self) -> str:
+        """Of the val split's text, whatever tokenizer it was read with; empty where the folder does not say what it was made from.
+
+        Runs on the same text under different tokenizers can be compared in bits per byte."""
+        if not self.about:
+            return ""
+        parts = (self.about["sources"]["sha256"], self.about["split"], self.about["val"]["bytes"], self.about["val"]["documents"])
+        return combined(*map(str, parts))
+
     def document_ends(self, split: str) -> np.ndarray | None:
         """Where each document ends in the tokens of a split, where that is known."""
         path = documents_file(self.folder, split)

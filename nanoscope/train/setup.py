@@ -147,8 +147,9 @@ def facts_of(workshop: Workshop, dataset: Dataset, came_from: Mapping[str, str],
 def data_facts(dataset: Dataset) -> dict[str, Any]:
     return {
         "name": dataset.name, "folder": str(dataset.folder), "fingerprint": dataset.fingerprint,
-        "tokenizer_fingerprint": dataset.tokenizer_fingerprint, "vocab_size": int(dataset.vocab_size),
-        "train_tokens": len(dataset.train), "val_tokens": len(dataset.val), "facts": dict(dataset.facts),
+        "tokenizer_fingerprint": dataset.tokenizer_fingerprint, "text_fingerprint": getattr(dataset, "text_fingerprint", ""),
+        "vocab_size": int(dataset.vocab_size), "train_tokens": len(dataset.train), "val_tokens": len(dataset.val),
+        "facts": dict(dataset.facts),
     }  # fmt: skip
 
 
