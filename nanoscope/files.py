@@ -49,10 +49,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, facts: Mapping[str, object] | None = None) -> Iterator[Path]:
+def whole_folder(path: Path, facts: Mapping[str, object] | None = None, known: Mapping[str, str] | None = None) -> Iterator[Path]:
     """A fresh folder to fill; when the block ends well it gets a manifest of what is in it, is synced, and becomes `path`.
 
-    An existing `path` is replaced: it is moved aside, and removed only once the new folder stands in its place.
+    An existing `path` is replaced: it is moved aside, and removed only once the new folder stands in its place. `known` may be filled
+    in the block with the sha256 of files that were hashed while they were written, so that they need not be read again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
@@ -60,7 +61,7 @@ def whole_folder(path: Path, facts: Mapping[str, object] | None = None) -> Itera
     fresh.mkdir()
     try:
         yield fresh
-        seal(fresh, facts or {})
+        seal(fresh, facts or {}, known)
         if path.exists():
             old = path.with_name(f"{UNFINISHED}{os.getpid()}-old-{path.name}")
             os.rename(path, old)
@@ -75,13 +76,14 @@ def whole_folder(path: Path, facts: Mapping[str, object] | None = None) -> Itera
         raise
 
 
-def seal(folder: Path, facts: Mapping[str, object]) -> None:
+def seal(folder: Path, facts: Mapping[str, object], known: Mapping[str, str] | None = None) -> None:
     """Writes the manifest: size and sha256 of each file, and `facts`. Every file is on the disk when this returns."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
             sync_file(path)
-            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"bytes": path.stat().st_size, "sha256": (known or {}).get(name) or sha256_of(path)}
     manifest = {**facts, "files": files}
     write_whole(folder / MANIFEST, json.dumps({**manifest, SEAL: _digest(manifest)}, indent=1))
     sync_folder(folder)

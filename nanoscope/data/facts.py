@@ -38,14 +38,20 @@ def count_tokens(tokens: np.ndarray, vocab_size: int, at_once: int = 1 << 21) ->
 def pair_facts(tokens: Tokens, counts: np.ndarray) -> dict[str, Any]:
     """`bigram_nats`, how it was found, and from how many pairs. `counts` are the tokens' own."""
     windows = sample_windows(tokens)
-    pairs, seen = _counted(windows, len(counts))
-    total = int(seen.sum())
-    if not total:
+    total = sum(len(window) - 1 for window in windows)
+    if total < 1:
         return {"bigram_nats": None, "bigram_how": "too few tokens", "bigram_pairs": 0}
-    if total >= ENOUGH_PER_PAIR * len(pairs):
-        firsts = np.bincount((pairs // len(counts)).astype(np.int64), weights=seen)
-        return {"bigram_nats": entropy_nats(seen) - entropy_nats(firsts), "bigram_how": "counted", "bigram_pairs": total}
-    return {"bigram_nats": _held_out_nats(windows, counts), "bigram_how": "held out", "bigram_pairs": total}
+    fitted = [window for place, window in enumerate(windows) if place % 5 != 4]
+    pairs, seen = _counted(fitted, len(counts))
+    if seen.sum() < ENOUGH_PER_PAIR * len(pairs):
+        return {
+            "bigram_nats": _held_out_nats(pairs, seen, windows[4::5] or windows, counts),
+            "bigram_how": "held out",
+            "bigram_pairs": total,
+        }
+    pairs, seen = _counted(windows, len(counts))
+    firsts = np.bincount((pairs // len(counts)).astype(np.int64), weights=seen)
+    return {"bigram_nats": entropy_nats(seen) - entropy_nats(firsts), "bigram_how": "counted", "bigram_pairs": total}
 
 
 def sample_windows(tokens: Tokens, at_most: int = SAMPLE_TOKENS) -> list[np.ndarray]:
@@ -91,11 +97,9 @@ def _counted(windows: list[np.ndarray], vocab_size: int) -> tuple[np.ndarray, np
     return np.unique(_keys(windows, vocab_size), return_counts=True)
 
 
-def _held_out_nats(windows: list[np.ndarray], counts: np.ndarray) -> float:
-    """Loss of a bigram model with absolute discounting (Ney, Essen and Kneser 1994), fitted to four windows of five, on the fifth."""
+def _held_out_nats(pairs: np.ndarray, seen: np.ndarray, windows: list[np.ndarray], counts: np.ndarray) -> float:
+    """Loss on `windows` of a bigram model with absolute discounting (Ney, Essen and Kneser 1994), fitted to the pairs seen elsewhere."""
     vocab_size = len(counts)
-    fitted = [window for place, window in enumerate(windows) if place % 5 != 4] or windows
-    pairs, seen = _counted(fitted, vocab_size)
     firsts = (pairs // vocab_size).astype(np.int64)
     after = np.bincount(firsts, weights=seen, minlength=vocab_size)  # pairs that begin with each token
     kinds = np.bincount(firsts, minlength=vocab_size)  # different ones among them
@@ -103,7 +107,7 @@ def _held_out_nats(windows: list[np.ndarray], counts: np.ndarray) -> float:
     discount = once / (once + 2 * twice) if once else 0.0
     alone = (counts + 1) / (counts.sum() + vocab_size)
 
-    asked = _keys(windows[4::5] or windows, vocab_size)
+    asked = _keys(windows, vocab_size)
     first, second = (asked // vocab_size).astype(np.int64), (asked % vocab_size).astype(np.int64)
     place = np.minimum(np.searchsorted(pairs, asked), len(pairs) - 1)
     found = np.where(pairs[place] == asked, seen[place], 0)

@@ -9,8 +9,8 @@ import numpy as np
 
 from nanoscope.data.sidecar import TokensOnDisk
 
-WHOLE = 1 << 24  # up to this many tokens each one counts; beyond, evenly spaced blocks do, so that 10 B tokens take no time either
-BLOCK, BLOCKS = 1 << 15, 512
+WHOLE = 1 << 22  # up to this many tokens each one counts; beyond, evenly spaced blocks do, so that 10 B tokens take no time either
+BLOCK, BLOCKS = 1 << 14, 256
 
 
 def fingerprint_of_tokens(tokens: np.ndarray | TokensOnDisk) -> str:

