@@ -7,6 +7,7 @@ answer = forecast(run, at=20_000)       # or elsewhere, up to three times what w
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,8 @@ WARMED_UP = 3.0  # warm-ups: before, the curve is that of the warm-up
 MANY_EPOCHS = 4.0
 OVERFIT = 3.0  # standard errors above its minimum
 BLOCKS = 40
+MOST_POINTS = 96
+FINEST = 20_000
 CURVE = 60  # steps at which the band is given, for drawing
 
 
@@ -111,7 +114,10 @@ def rates_of(case: Case, last: int, target: int) -> Rates | Refusal:
 
 
 def rates_by(schedule: Schedule, updates: int) -> np.ndarray:
-    return np.array([rate_of(schedule, step) for step in range(updates)])
+    """Of each update; of very many, in between taken on straight lines."""
+    places = np.unique(np.linspace(0, updates - 1, min(updates, FINEST)).astype(int))
+    rates = np.array([rate_of(schedule, int(step)) for step in places])
+    return rates if len(places) == updates else np.interp(np.arange(updates), places, rates)
 
 
 def stretched(schedule: Schedule, times: float) -> Schedule:
@@ -166,7 +172,7 @@ def _points(case: Case) -> Points | Refusal:
     kept = steps > max(1, warmup)
     late = steps[kept] >= (steps[-1] / 3 if len(steps) else 0)
     if late.sum() >= FEWEST_POINTS:
-        return Points(steps[kept].astype(int), vals[kept], "val")
+        return Points(*_thinned(steps[kept].astype(int), vals[kept]), "val")
     steps_b, losses = case.losses
     after = steps_b > max(1, warmup)
     if after.sum() < FEWEST_ROWS:
@@ -185,6 +191,15 @@ def _points(case: Case) -> Points | Refusal:
         near = np.argmin(np.abs(x - steps[-1]))
         offset = float(vals[-1] - y[near])
     return Points(x.astype(int), y + offset, "val" if len(vals) else "batch", offset)
+
+
+def _thinned(steps: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of neighbours, where there are more points than a curve needs."""
+    if len(steps) <= MOST_POINTS:
+        return steps, losses
+    edges = np.linspace(0, len(steps), MOST_POINTS + 1).astype(int)
+    pairs = list(itertools.pairwise(edges))
+    return np.array([int(steps[a:b].mean()) for a, b in pairs]), np.array([losses[a:b].mean() for a, b in pairs])
 
 
 def _stretches(steps: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -199,3 +199,15 @@ def test_the_forms_of_an_answer_and_of_a_refusal():
     assert json.loads(json.dumps(json_of(found, run)))["forecast"]["coverage"] == 0.8
     assert json_of(refused, run)["refused"]["code"] == "too_far" and "cannot be said" in text_of(refused, run, io.StringIO())
     assert "**" in markdown_of(found, run)
+
+
+def test_a_long_run_with_many_evaluations_is_quick_and_small():
+    schedule = Schedule(learning_rate=6e-4, min_lr=6e-5, warmup_iters=2000, decay_ends=600_000)
+    evals = [(k, 0, 2.6 + 30 * k**-0.35) for k in range(500, 300_001, 500)]
+    run = run_of("x", evals=evals, learning_rate=6e-4, min_lr=6e-5, warmup_iters=2000, lr_decay_iters=600_000, max_iters=600_000)
+    found = forecast(run)
+    assert found.points <= 96 and found.low < found.high
+    from nanoscope.sizing import rate_of
+
+    rates = rates_by(schedule, 600_000)
+    assert all(abs(rates[k] - rate_of(schedule, k)) < 1e-7 for k in range(0, 600_000, 7_919))
