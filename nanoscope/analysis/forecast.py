@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoscope.analysis.case import Case
-from nanoscope.analysis.forecast_law import Progress, draws_of
+from nanoscope.analysis.forecast_law import FEWEST, Progress, draws_of
 from nanoscope.analysis.statistics import block_medians, noise_of, trend
 from nanoscope.message import Message, msg
 from nanoscope.record.run import Run
@@ -175,6 +175,8 @@ def _points(case: Case) -> Points | Refusal:
         return Points(*_thinned(steps[kept].astype(int), vals[kept]), "val")
     steps_b, losses = case.losses
     after = steps_b > max(1, warmup)
+    if after.sum() < FEWEST_ROWS and len(steps) and (steps[kept] >= steps[-1] / 10).sum() >= FEWEST:
+        return Points(steps[kept].astype(int), vals[kept], "val")
     if after.sum() < FEWEST_ROWS:
         return Refusal(
             "too_few_points",

@@ -23,7 +23,9 @@ EXPONENT, EXPONENT_SPREAD = 0.25, 0.8  # the centre, and the spread of its logar
 GAIN, GAIN_SPREAD = 2.0, 0.7
 """What runs are like, chosen on 30 runs of small models (docs/plan.md says which); the runs of bench/forecast.py are others."""
 
-WINDOW = 3.0  # points count from a third of S on: older ones belong to another regime
+WINDOWS = (3.0, 4.0, 6.0, 10.0)
+"""Points count from a third of S on, as older ones belong to another regime; where they are few, from further back."""
+ENOUGH, FEWEST = 8, 6  # points
 SMALLEST_NOISE = 0.003  # nats: no curve is known better
 INDEPENDENT = 3.0  # neighbouring points count for one in so many
 UNMODELLED = 0.25  # of the predicted change: what no law of this kind knows
@@ -81,12 +83,12 @@ class Draws:
 def draws_of(seen: Progress, planned: Progress, steps: np.ndarray, losses: np.ndarray, wanted: np.ndarray, seed: int = 0) -> Draws | None:
     """Losses at the steps `wanted` under the rates `planned`, from the points (steps, losses) seen under the rates `seen`.
 
-    None where fewer than six points lie in the window, or none of the laws falls."""
+    None where fewer than six points lie in the widest window, or none of the laws falls."""
     S, S_planned = seen.added_up[steps], planned.added_up[wanted]
-    inside = S[-1] / WINDOW <= S
+    inside = next((within for window in WINDOWS if (within := S[-1] / window <= S).sum() >= ENOUGH), S[-1] / WINDOWS[-1] <= S)
     x, y = S[inside], losses[inside]
     n = len(x)
-    if n < 6:
+    if n < FEWEST:
         return None
     projections, residuals, weights, slopes = [], [], [], []
     for delay in DELAYS:
