@@ -60,7 +60,12 @@ def step_law_batch(D: float) -> float:
 STEP_LAW_RANGE = 2.0  # a factor either way: one notch of the grid that confirmed it
 
 SMALLEST_FITTED_N, SMALLEST_FITTED_D = 40e6, 100e6
-"""Below these the two laws are extrapolated: the grids that they rest on begin there."""
+LARGEST_FITTED_D, MOST_FITTED_RATIO = 100e9, 600.0
+"""Outside of these the two laws are extrapolated: the grids that they rest on begin and end there, at so many tokens a parameter at most."""
+
+
+def is_outside_step_law(N: float, D: float) -> bool:
+    return N < SMALLEST_FITTED_N or not SMALLEST_FITTED_D <= D <= LARGEST_FITTED_D or D / N > MOST_FITTED_RATIO
 
 
 def critical_batch(D: float) -> float:

@@ -142,7 +142,7 @@ def _optimisation_rows(config: Config, shape: Shape) -> Iterator[Row]:
     outside = is_extrapolated(config, shape)
     law = msg("Step Law (arXiv 2503.04715), a factor of 2 either way")
     if outside:
-        law = msg("Step Law (arXiv 2503.04715), far below the sizes it was fitted on: an order of magnitude only")
+        law = msg("Step Law (arXiv 2503.04715), far from the sizes and lengths it was fitted on: an order of magnitude only")
     best, critical = two_digits(step_law_batch(seen)), two_digits(critical_batch(seen))
     width = STEP_LAW_RANGE * (2 if outside else 1)
     yield estimated("suggested_batch", msg("best tokens per update"), best, "tokens", law, best / width, best * width)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from nanoscope.analysis.corpora import corpus_named
 from nanoscope.analysis.finding import Change
 from nanoscope.analysis.laws import (
-    SMALLEST_FITTED_D,
-    SMALLEST_FITTED_N,
     critical_batch,
+    is_outside_step_law,
     rate_for_batch,
     step_law_batch,
     step_law_rate,
@@ -118,10 +117,11 @@ def _repetition(config: Config, shape: Shape, data: DataFacts) -> Iterator[Warni
     if epochs > MANY_EPOCHS:
         worth = worth_of_tokens(seen, data.train_tokens) / seen
         claim = msg(
-            "will repeat the data {epochs:about} times: its {seen:tokens} tokens teach as much as {fresh:tokens} fresh ones at best, "
-            "and val will likely rise before the end",
+            "will repeat the data {epochs:about} times: its {seen:tokens} tokens teach as much as {fresh:tokens} fresh ones at best",
             epochs=epochs, seen=seen, fresh=worth * seen,
         )  # fmt: skip
+        if parameters(shape).total > data.train_tokens / 5:  # enough to know much of it by heart
+            claim = msg("{claim}, and val will likely rise before the end", claim=claim)
         yield Warning("data_repeated", claim, _shorter(config, shape, data))
     elif epochs > FEW_EPOCHS and config.dropout == 0 and parameters(shape).total > 2 * data.train_tokens:
         claim = msg(
@@ -227,7 +227,7 @@ def suggested_rate(config: Config, shape: Shape) -> float:
 
 
 def is_extrapolated(config: Config, shape: Shape) -> bool:
-    return parameters(shape).total < SMALLEST_FITTED_N or config.tokens_per_update * config.max_iters < SMALLEST_FITTED_D
+    return is_outside_step_law(parameters(shape).total, config.tokens_per_update * config.max_iters)
 
 
 def _rate(config: Config, shape: Shape) -> Iterator[Warning]:
