@@ -61,7 +61,7 @@ STEP_LAW_RANGE = 2.0  # a factor either way: one notch of the grid that confirme
 
 SMALLEST_FITTED_N, SMALLEST_FITTED_D = 40e6, 100e6
 LARGEST_FITTED_D, MOST_FITTED_RATIO = 100e9, 600.0
-"""Outside of these the two laws are extrapolated: the grids that they rest on begin and end there, at so many tokens a parameter at most."""
+"""Outside of these the two laws are extrapolated: the grids that they rest on begin and end there, with so many tokens a parameter."""
 
 
 def is_outside_step_law(N: float, D: float) -> bool:

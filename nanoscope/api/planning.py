@@ -129,7 +129,7 @@ def named_machine(config: Config, device: tuple[str, Device | None, str, int, fl
     dtype = config.dtype if config.dtype != "auto" else found.best_dtype if found is not None and kind == "gpu" else "float32"
     size = memory_gb or (min(found.memory_gb) if found is not None and found.memory_gb else None)
     return MachineFacts(
-        name=found.name if found is not None else text,
+        name=(f"{count}x {found.name}" if count > 1 else found.name) if found is not None else text,
         kind=kind,
         dtype=dtype,
         device=found,
