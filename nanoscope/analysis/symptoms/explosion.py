@@ -176,8 +176,10 @@ def _is_resume(case: Case, step: float) -> bool:
 
 
 def _is_overfitting(case: Case, of_val: bool) -> bool:
-    """A val loss that rises while train falls is another finding."""
+    """A val loss that rises while what is trained on falls is another finding."""
     if not of_val:
         return False
-    trains = case.evals.train[np.isfinite(case.evals.train)]
-    return len(trains) >= 4 and trains[-1] <= trains[: len(trains) // 2].min()
+    for trained in (case.evals.train[np.isfinite(case.evals.train)], case.losses[1]):
+        if len(trained) >= 4 and float(np.median(trained[-3:])) <= float(np.min(trained[: len(trained) // 2])):
+            return True
+    return False

@@ -91,6 +91,41 @@ def minimum(case: Case) -> Minimum | None:
     return Minimum(int(both[low]), int(both[-1]), rise, fall, gap, noise, held)
 
 
+@dataclass(frozen=True)
+class Stall:
+    """A stretch at the end in which val stands still while train goes on falling."""
+
+    since: int  # row of evals
+    last: int
+    fall_of_train: float
+    gap: float
+    noise: float
+
+
+def stalled(case: Case) -> Stall | None:
+    """Val without a trend over the last quarter or more, train falling by more than 4 sigma, a gap above 2 sigma that grows."""
+    train = _train(case)
+    both = np.flatnonzero(np.isfinite(case.evals.val) & np.isfinite(train))
+    for share in (2, 3, 4):  # the longest stretch that stands still
+        rows = both[-(len(both) // share) :]
+        if len(rows) < 5:
+            return None
+        val, fell = case.evals.val[rows], train[rows]
+        slopes = trend(case.evals.step[rows], val), trend(case.evals.step[rows], fell)
+        if slopes[0] is None or slopes[1] is None or slopes[0].is_falling or not slopes[1].is_falling:
+            continue
+        noise = case.eval_noise.value if case.eval_noise is not None else DEFAULT_NOISE
+        half = len(rows) // 2
+        fall = float(np.median(fell[:half]) - np.median(fell[half:]))
+        moved = float(np.median(val[:half]) - np.median(val[half:]))
+        gaps = val - fell
+        grows = trend(case.evals.step[rows], gaps)
+        is_apart = float(np.median(gaps[half:])) > 2 * 1.41 * noise and grows is not None and grows.is_rising
+        if fall > 4 * noise / np.sqrt(half) and 2 * fall > 4 * noise and moved < 0.25 * fall and is_apart:
+            return Stall(int(rows[0]), int(rows[-1]), float(fell[0] - fell[-1]), float(gaps[-1]), noise)
+    return None
+
+
 def _keeps_rising(steps: np.ndarray, after: np.ndarray, held: int) -> bool:
     """Enough evaluations after the minimum must show a trend; of a few, each one must stand above it."""
     if len(after) < 5:

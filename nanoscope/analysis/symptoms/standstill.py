@@ -47,6 +47,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         return
     if not rate_is_zero:
         yield from _no_progress(case)
+        yield from _same_evaluations(case)
     constant = _constant_from(losses)
     if constant is None or (_digits(losses) < 3 and len(losses) - constant < 20 and not rate_is_zero):
         return
@@ -137,6 +138,30 @@ def _no_progress(case: Case) -> Iterator[Finding]:
         (evidence,),
         Change(msg("look whether the weights change at all: optimizer.step, gradients, frozen parameters, output weights")),
         msg("the learning rate is still close to 0 in a long warm-up"),
+    )
+
+
+def _same_evaluations(case: Case) -> Iterator[Finding]:
+    """The same batches give the same loss to the last digit: the weights have not moved between the evaluations."""
+    batches, val = case.evals.batches, case.evals.val
+    if len(batches) < 3 or len(set(batches)) > 1 or not batches[0] or not np.isfinite(val).all() or float(np.ptp(val)) > 1e-7:
+        return
+    evidence = Evidence(
+        msg("spread of {count:count} evaluations of the same batches", count=len(val)),
+        float(np.ptp(val)),
+        msg("above 0"),
+        places.evaluations(case, 0, len(val) - 1),
+        msg("largest minus smallest val loss"),
+        "nats",
+        int(case.evals.step[0]),
+    )
+    yield Finding(
+        "dead_init",
+        "certain",
+        msg("the weights do not change: evaluations of the same batches agree to the last digit"),
+        (evidence,),
+        Change(msg("look whether the weights change at all: optimizer.step, gradients, frozen parameters, output weights")),
+        msg("the evaluations were all made at one step"),
     )
 
 

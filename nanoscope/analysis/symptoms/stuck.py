@@ -39,6 +39,7 @@ CODES = ("collapse_to_unigram", "bigram_plateau")
 UNIGRAM_STEPS = {True: 100, False: 500}  # by is_char: updates after which a sound run is past the level
 BIGRAM_STEPS = 1000
 FEW_TOKENS = 8e6  # of BPE text, within which the unigram level is no surprise
+STILL_FALLS = 0.08  # nats over the second half of a stay, by which a run is on its way out
 BELOW, ABOVE = 0.08, 0.12  # how far from the level counts as at it: models share it only about
 
 
@@ -55,9 +56,7 @@ def _unigram(case: Case) -> Iterator[Finding | NotChecked]:
         yield NotChecked("collapse_to_unigram", msg("the unigram level of this text is not known; give --unigram_nats=N or --dataset=NAME"))
         return
     x, y = _series(case)
-    tokens = case.tokens_at(int(x[-1])) if len(x) else None
-    is_early = not len(x) or x[-1] < UNIGRAM_STEPS[case.is_char] or (not case.is_char and tokens is not None and tokens < FEW_TOKENS)
-    if len(y) < 5 or is_early:
+    if len(y) < 5 or not is_past_unigram(case, int(x[-1])):
         stated = _stated_loss(case)
         if stated is not None and band[0] <= stated <= band[1] and not len(y):
             yield _collapsed(case, stated, band, msg("as stated in the config"), None)
@@ -67,11 +66,25 @@ def _unigram(case: Case) -> Iterator[Finding | NotChecked]:
     if start is None or len(y) - start < 5 or x[-1] - x[start] < 0.3 * x[-1]:
         return
     tail_x, tail_y = x[start:], y[start:]
-    slope = trend(tail_x, tail_y)
-    fall = -slope.slope * (tail_x[-1] - tail_x[0]) if slope is not None else 0.0
-    if slope is not None and slope.is_falling and fall > 0.15:
+    if _still_falls(tail_x, tail_y):
         return
     yield _collapsed(case, float(np.median(tail_y)), band, places.steps(tail_x[0], tail_x[-1]), int(tail_x[0]))
+
+
+def is_past_unigram(case: Case, step: int) -> bool:
+    """Whether a sound run has left the level of token frequencies by then."""
+    tokens = case.tokens_at(step)
+    return step >= UNIGRAM_STEPS[case.is_char] and (case.is_char or tokens is None or tokens >= FEW_TOKENS)
+
+
+def _still_falls(x: np.ndarray, y: np.ndarray) -> bool:
+    """On the second half of the stay: the first is the approach, by which a stuck run falls too."""
+    half = max(4, len(y) // 2)
+    x, y = x[-half:], y[-half:]
+    slope = trend(x, y)
+    if slope is None:
+        return False
+    return -slope.slope * (x[-1] - x[0]) > STILL_FALLS and (slope.is_falling or len(y) < 5)  # below five points no order is significant
 
 
 def _stated_loss(case: Case) -> float | None:
