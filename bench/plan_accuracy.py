@@ -40,9 +40,8 @@ WHOLE_RUNS = (
     ("quickstart", {}),
     ("shakespeare-char-cpu", {"max_iters": 1200, "lr_decay_iters": 1200}),
     (
-        "quickstart",
+        "shakespeare-char-cpu",
         {
-            "arch": "modern",
             "n_layer": 6,
             "n_head": 6,
             "n_embd": 192,
@@ -51,7 +50,6 @@ WHOLE_RUNS = (
             "max_iters": 300,
             "lr_decay_iters": 300,
             "eval_interval": 100,
-            "dataset": "shakespeare_char",
         },
     ),
 )
@@ -80,6 +78,7 @@ def settings_of(arch: str, shape: tuple) -> dict[str, object]:
     layers, heads, width, context, data, size, accumulation, updates = shape
     return {
         "arch": arch,
+        "optimizer": "muon" if arch == "modern" else "adamw",
         "n_layer": layers,
         "n_head": heads,
         "n_embd": width,
@@ -135,9 +134,9 @@ def trained(source: str, settings: dict[str, object], folder: Path):
 def one_config(arch: str, shape: tuple) -> Result:
     settings = settings_of(arch, shape)
     before = os.getloadavg()[0]
-    plan = planned("quickstart", settings)
+    plan = planned("shakespeare-char-cpu", settings)
     with tempfile.TemporaryDirectory() as folder:
-        run, _, used = trained("quickstart", settings, Path(folder) / "run")
+        run, _, used = trained("shakespeare-char-cpu", settings, Path(folder) / "run")
     took = statistics.median(run.steps.took_s[1:].tolist())
     name = f"{arch} {shape[0]}x{shape[2]} T{shape[3]} V{plan.shape.vocab_size} b{shape[5]}x{shape[6]}"
     return Result(
@@ -150,7 +149,7 @@ def whole_run(source: str, settings: dict[str, object]) -> tuple[str, float, flo
     plan = planned(source, settings)
     with tempfile.TemporaryDirectory() as folder:
         _, took_s, _ = trained(source, settings, Path(folder) / "run")
-    return f"{source} {settings.get('arch', '')}".strip(), plan.value("total_s"), took_s, (before, os.getloadavg()[0])
+    return f"{source} {settings or ''}"[:40].strip(), plan.value("total_s"), took_s, (before, os.getloadavg()[0])
 
 
 def main() -> int:

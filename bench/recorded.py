@@ -46,7 +46,11 @@ def forecast_specs() -> Iterator[Spec]:
                 yield spec(f"{corpus}-{_word(size)}-{name}", size, corpus, schedule, seed=11)
         for name, schedule in SCHEDULES.items():
             yield spec(
-                f"{corpus}-modern-{_word(MODERN)}-{name}", MODERN, corpus, {**schedule, "arch": "modern", "ngram_rows": 512}, seed=12
+                f"{corpus}-modern-{_word(MODERN)}-{name}",
+                MODERN,
+                corpus,
+                {**schedule, "arch": "modern", "optimizer": "muon", "ngram_rows": 512},
+                seed=12,
             )
 
 
@@ -63,6 +67,8 @@ def spec(name: str, size: tuple, corpus: str, schedule: dict[str, object], seed:
         name,
         {
             "dataset": corpus,
+            "arch": "gpt2",
+            "optimizer": "adamw",
             "n_layer": layers,
             "n_head": heads,
             "n_embd": width,
@@ -104,7 +110,7 @@ def record(folder: Path, specs: Iterator[Spec]) -> None:
         out = folder / each.name
         if is_run(out) and read_run(out).get("state") == "finished":
             continue
-        run = train("quickstart", quiet=True, out_dir=str(out), overwrite=True, **each.settings)
+        run = train("shakespeare-char-cpu", quiet=True, out_dir=str(out), overwrite=True, **each.settings)
         print(each.name, f"val {run.evals.val[-1]:.4f}", flush=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -220,17 +220,21 @@ def lengthened(config: Config, shape: Shape, tokens: float, data: DataFacts) -> 
     interval = max(10, _round_number(updates / 20))
     # An evaluation costs a third of an update for each of its batches, of which there are eval_iters for each split.
     affordable = EVAL_SHARE * interval * 3 * config.gradient_accumulation_steps / 2
-    return {
+    follows = {
         "max_iters": updates,
         "lr_decay_iters": updates,
+        "eval_interval": interval,
+        "eval_iters": max(5, min(config.eval_iters, round(affordable))),
+        "dropout": 0.2 if epochs > 8 else 0.1 if epochs > 3 else 0.0,
+    }
+    if config.optimizer == "muon":
+        return follows  # its recipe's rates hold from size to size; Step Law speaks of AdamW
+    return follows | {
         "learning_rate": rate,
         "min_lr": two_digits(rate / 10),
         "decay_lr": True,
         "warmup_iters": max(10, min(1000, updates // 20)),
         "beta2": 0.95 if config.tokens_per_update >= 30_000 else 0.99,
-        "eval_interval": interval,
-        "eval_iters": max(5, min(config.eval_iters, round(affordable))),
-        "dropout": 0.2 if epochs > 8 else 0.1 if epochs > 3 else 0.0,
     }
 
 
@@ -258,7 +262,7 @@ def estimated_speed(machine: MachineFacts) -> Speed:
     return speed
 
 
-def _reasons(best: _Trial, budget: Budget, data: DataFacts):
+def _reasons(best: _Trial, budget: Budget, data: DataFacts) -> Iterator[Message]:
     N = parameters(best.shape).total
     yield (
         msg(
@@ -281,8 +285,20 @@ def _reasons(best: _Trial, budget: Budget, data: DataFacts):
             law=LOSS_LAWS[0].name,
         )
     )
-    yield msg("{batch:tokens} tokens per update and a learning rate of {rate:rate}: Step Law (arXiv 2503.04715) for {tokens:tokens} tokens",
-              batch=best.config.tokens_per_update, rate=best.config.learning_rate, tokens=best.tokens)  # fmt: skip
+    if best.config.optimizer == "muon":
+        yield msg(
+            "{batch:tokens} tokens per update: Step Law (arXiv 2503.04715) for {tokens:tokens} tokens; the learning rates "
+            "are the recipe's own",
+            batch=best.config.tokens_per_update,
+            tokens=best.tokens,
+        )
+    else:
+        yield msg(
+            "{batch:tokens} tokens per update and a learning rate of {rate:rate}: Step Law (arXiv 2503.04715) for {tokens:tokens} tokens",
+            batch=best.config.tokens_per_update,
+            rate=best.config.learning_rate,
+            tokens=best.tokens,
+        )
     if data.train_tokens and best.tokens >= 0.99 * MOST_EPOCHS * data.train_tokens:
         yield msg(
             "the budget would pay for more, but after {epochs:count} passes over this data nothing more is won: more text would help",

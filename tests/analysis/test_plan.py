@@ -369,3 +369,14 @@ def test_text_markdown_and_json_of_a_plan():
     assert data["plan"]["time"]["update_s"]["source"] == "estimated" and math.isfinite(data["plan"]["time"]["cost"]["value"])
     assert {each["code"] for each in data["warnings"]} >= {"data_repeated"}
     assert value_of(plan.row("update_s")).startswith("26")
+
+
+def test_the_rates_of_a_muon_recipe_are_left_alone():
+    recipe = load("quickstart").config
+    machine = MachineFacts("here", "cpu", "float32", memory_bytes=8e9, calibration=calibrated())
+    data = DataFacts("pydocs", 1_540_000, 170_000, 96)
+    chosen = best_for(budget_named("10min"), recipe, data, machine, estimated_speed(machine)).config
+    assert recipe.optimizer == "muon"
+    for name in ("learning_rate", "matrix_learning_rate", "min_lr", "warmup_iters", "schedule", "beta2"):
+        assert getattr(chosen, name) == getattr(recipe, name)
+    assert chosen.max_iters == chosen.lr_decay_iters
