@@ -220,7 +220,7 @@ def lengthened(config: Config, shape: Shape, tokens: float, data: DataFacts) -> 
     interval = max(10, _round_number(updates / 20))
     # An evaluation costs a third of an update for each of its batches, of which there are eval_iters for each split.
     affordable = EVAL_SHARE * interval * 3 * config.gradient_accumulation_steps / 2
-    follows = {
+    follows: dict[str, object] = {
         "max_iters": updates,
         "lr_decay_iters": updates,
         "eval_interval": interval,
