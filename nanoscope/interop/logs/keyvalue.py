@@ -13,6 +13,7 @@ them is taken apart too.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -64,12 +65,15 @@ def find(source: Text) -> Found:
 def find_table(source: Text) -> Rows:
     """Every row with a step and a number that we have a column for."""
     text = source.text
-    anchors = sorted((match for anchor in ANCHORS for match in anchor.finditer(text)), key=lambda match: match.start())
+    by_word = [found for anchor in ANCHORS if (found := list(anchor.finditer(text)))]
+    anchors = by_word[0] if len(by_word) == 1 else sorted(itertools.chain(*by_word), key=lambda match: match.start())
     starts = np.array([anchor.start() for anchor in anchors], np.int64)
     ends = np.append(source.piece_starts, len(text) + 1)[np.searchsorted(source.piece_starts, starts, side="right")] - 1
     ends = np.minimum(np.minimum(ends, np.append(starts[1:], len(text))), starts + LONGEST)
     alike = [find_rows(pattern, source) for pattern in _learnt(text, anchors, ends)]
-    is_left = ends - starts >= SHORTEST
+    digits = np.concatenate([[0], np.cumsum((source.codes >= ord("0")) & (source.codes <= ord("9")), dtype=np.int32)])
+    behind = np.array([anchor.end() for anchor in anchors], np.int64)
+    is_left = (ends - starts >= SHORTEST) & (digits[np.maximum(ends, behind)] > digits[behind])
     for rows in alike:
         is_left[np.searchsorted(starts, rows.at - source.offset)] = False
     left = np.flatnonzero(is_left)
