@@ -28,7 +28,6 @@ class Taste:
     top_p: float | None = None  # only among the likeliest that together have this probability
 
 
-@torch.no_grad()
 def generate(
     model: nn.Module, config: Config, prompt: Tensor, max_new_tokens: int, *, taste: Taste | None = None, seed: int = 1337,
     on_token: Callable[[Tensor], None] | None = None, use_cache: bool = True,
@@ -42,7 +41,7 @@ def generate(
     text[:, :start] = prompt
     model.eval()
     try:
-        with fast_rows(model, prompt.shape[0]):
+        with torch.inference_mode(), fast_rows(model, prompt.shape[0]):
             reader = CachedReader(model, config, text) if use_cache and takes_cache(model) else PlainReader(model, config, text)
             for place in range(start, end):
                 token = draw(reader.next_logits(place), taste, generator)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,7 +25,7 @@ class GPT2(nn.Module):
         self.block_size = config.block_size
         self.embedding = nn.Embedding(vocab_size, config.n_embd)
         self.position = nn.Embedding(config.block_size, config.n_embd)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         self.norm = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
@@ -36,8 +35,7 @@ class GPT2(nn.Module):
     def hidden(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, d), ready for the head. With a cache, `idx` continues the tokens that the cache has seen."""
         start = cache.length if cache else 0
-        where = torch.arange(start, start + idx.shape[1], device=idx.device)
-        x = self.dropout(self.embedding(idx) + self.position(where))
+        x = dropped(self.embedding(idx) + self.position.weight[start : start + idx.shape[1]], self)
         for number, block in enumerate(self.blocks):
             x = block(x, cache.layers[number] if cache else None)
         return self.norm(x)
@@ -81,14 +79,13 @@ class Attention(nn.Module):
 
     def forward(self, norm: nn.LayerNorm, x: Tensor, cache: LayerCache | None) -> Tensor:
         B, T, d = x.shape
-        qkv = norm_linear(norm, self.qkv, x)
-        q, k, v = (part.view(B, T, self.n_head, -1).transpose(1, 2) for part in qkv.split(d, dim=2))  # each (B, H, T, d / H)
+        q, k, v = norm_linear(norm, self.qkv, x).view(B, T, 3, self.n_head, -1).transpose(1, 3).unbind(2)  # each (B, H, T, d / H)
         mask = None
         if cache is not None:
             k, v, mask = cache.extend(k, v)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and k.shape[2] == T)
-        return F.dropout(self.out(y.transpose(1, 2).reshape(B, T, d)), self.dropout, self.training)
+        return dropped(self.out(y.transpose(1, 2).reshape(B, T, d)), self)
 
 
 class MLP(nn.Module):
@@ -99,4 +96,8 @@ class MLP(nn.Module):
         self.dropout = config.dropout
 
     def forward(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
-        return F.dropout(gelu_linear(self.down, norm_linear(norm, self.up, x)), self.dropout, self.training)
+        return dropped(gelu_linear(self.down, norm_linear(norm, self.up, x)), self)
+
+
+def dropped(x: Tensor, module: GPT2 | Attention | MLP) -> Tensor:
+    return F.dropout(x, module.dropout) if module.training and module.dropout else x

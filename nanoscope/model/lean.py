@@ -20,7 +20,7 @@ def norm_linear(norm: nn.LayerNorm, linear: nn.Linear, x: Tensor) -> Tensor:
     """linear(norm(x))"""
     if is_worth_it(x):
         return _NormLinear.apply(x, norm.weight, norm.bias, linear.weight, linear.bias)
-    return linear(norm(x))
+    return linear(F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
 
 
 def gelu_linear(linear: nn.Linear, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from nanoscope.checkpoint import newest_good
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError
 from nanoscope.message import Message, msg
-from nanoscope.record.events import Evaluated, Event, MicroBatchHalved, RolledBack, RunEnded, RunStarted, StepSkipped, StepTaken
+from nanoscope.record.events import Chosen, Evaluated, Event, MicroBatchHalved, RolledBack, RunEnded, RunStarted, StepSkipped, StepTaken
 from nanoscope.record.layout import STOP_FILE, checkpoint_folders
 from nanoscope.record.write import Emit, training_here, write_run_file
 from nanoscope.train.begin import find_beginning
@@ -31,6 +31,7 @@ from nanoscope.train.compiling import STEPS_WATCHED, Trial, compile_if_it_pays, 
 from nanoscope.train.evaluate import Evaluation, evaluate
 from nanoscope.train.evaluation_sets import SPLITS, evaluation_sets
 from nanoscope.train.guards import ROLLBACKS_ALLOWED, is_out_of_memory, is_over_budget
+from nanoscope.train.machine import measured_peak
 from nanoscope.train.preflight import preflight
 from nanoscope.train.sampling import Sampler
 from nanoscope.train.saving import Keeper
@@ -41,6 +42,7 @@ from nanoscope.train.stopping import Stopped, StopRequest, listening
 if TYPE_CHECKING:
     from nanoscope.data.store import Dataset
 
+PEAKS_MEASURED_AT_MOST = 5
 MEMORY_TOLD_EVERY = 16  # steps: asking the operating system takes longer than it is worth each time
 
 
@@ -82,7 +84,8 @@ def train(
                 loop.look_before(weights_are_drawn=beginning.checkpoint is None and initial is None, may_refuse=may_refuse)
         except Stopped:
             return loop.outcome("stopped", msg("{what:code}", what=stop.because))
-        write_run_file(run, facts_of(workshop, dataset, came_from or {}, preset, beginning.parent))
+        loop.facts = facts_of(workshop, dataset, came_from or {}, preset, beginning.parent)
+        write_run_file(run, loop.facts)
         loop.tell = _stamped(emit)
         loop.begin(beginning.resumed_from, [*early.events, *beginning.changes])
         return loop.go()
@@ -108,6 +111,8 @@ class Loop:
         # nanoGPT leaves its loop only after iteration number max_iters, which is one update more.
         self.last_step = self.config.max_iters + (1 if self.is_nanogpt else 0)
         self.watched: list[float] | None = []  # seconds of the first steps, until it is decided whether to compile
+        self.facts: dict[str, Any] = {}  # what run.json says
+        self.peaks_measured = 1
 
     def look_before(self, *, weights_are_drawn: bool, may_refuse: bool) -> None:
         """Everything that can be found out before the first step; ends with a checkpoint that was written, read and compared."""
@@ -183,6 +188,7 @@ class Loop:
         )  # fmt: skip
         if self.watched is not None:
             self._watch(update.took_s)
+        self._doubt_the_peak(update.took_s)
 
     def _update_within_memory(self) -> Update:
         """The update, with ever smaller micro-batches if memory runs out. Tokens per update stay."""
@@ -266,6 +272,22 @@ class Loop:
                 )
             )  # fmt: skip
         return is_best
+
+    # --- the machine's peak
+
+    def _doubt_the_peak(self, took_s: float) -> None:
+        """A step that is faster than the measured peak shows that something else was running when that was measured."""
+        known, flops = self.facts["machine"]["peak_flops"], self.facts["sizes"].get("flops_per_token")
+        if not (known and flops and self.facts["machine"]["peak_origin"].startswith("measured")):
+            return
+        achieved = flops * self.config.tokens_per_update / took_s
+        if achieved <= known or self.peaks_measured >= PEAKS_MEASURED_AT_MOST:
+            return
+        self.peaks_measured += 1
+        peak = max(achieved, measured_peak(self.machine))
+        self.facts["machine"]["peak_flops"] = peak
+        write_run_file(self.run, self.facts)
+        self.tell(Chosen(what="peak_flops", value=peak, because="a step was faster than the matmul at the start; measured again"))
 
     # --- compiling
 

@@ -6,10 +6,11 @@ import time
 
 import pytest
 import torch
-from small import but
+from small import but, events_of, recorded, steps_of
 
 from nanoscope.errors import UserError
 from nanoscope.record.events import Chosen
+from nanoscope.record.write import read_run_file
 from nanoscope.train.machine import choose_machine, measured_peak, usable_cores, with_peak
 
 
@@ -62,3 +63,13 @@ def test_a_precision_that_is_only_imitated_does_not_take_long_to_measure(dtype: 
 
 def test_cores_that_may_be_used_are_counted():
     assert 1 <= usable_cores() <= 1024
+
+
+def test_a_step_faster_than_the_peak_makes_the_peak_be_measured_again(data, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """As when something else was running at the start."""
+    monkeypatch.setattr("nanoscope.train.machine.measured_peak", lambda machine: 1.0)
+    recorded(but(max_iters=3, eval_interval=3), data, tmp_path / "run")
+    facts = read_run_file(tmp_path / "run")
+    fastest_s = min(event["took_s"] for event in steps_of(tmp_path / "run"))
+    assert facts["machine"]["peak_flops"] >= facts["sizes"]["flops_per_token"] * facts["sizes"]["tokens_per_update"] / fastest_s
+    assert any(event["event"] == "chosen" and event["what"] == "peak_flops" for event in events_of(tmp_path / "run"))
