@@ -97,7 +97,9 @@ LACKS = {
 class Case:
     def __init__(self, run: Run):
         self.run = run
-        self.steps = sane_steps(run.steps)
+        steps = sane_steps(run.steps)
+        self.is_filtered_zero = _filtered_zeros(steps)
+        self.steps = replace(steps, loss=np.where(self.is_filtered_zero, np.nan, steps.loss))
         self.evals = sane_evals(run.evals)
 
     def need(self, name: str) -> Any:
@@ -392,15 +394,10 @@ class Case:
 
     # --- losses
 
-    @property
-    def is_filtered_zero(self) -> np.ndarray:
-        """Rows with a loss of exactly 0 beside a gradient norm that is not a number: the loss is NaN too, and was filtered out."""
-        return (self.steps.loss == 0) & (np.nan_to_num(self.steps.not_finite) >= 2)
-
     @cached_property
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
         """(step, batch loss), finite rows only."""
-        kept = np.isfinite(self.steps.loss) & ~self.is_filtered_zero
+        kept = np.isfinite(self.steps.loss)
         return self.steps.step[kept].astype(float), self.steps.loss[kept]
 
     @cached_property
@@ -598,6 +595,25 @@ def _within(column: np.ndarray, low: float, high: float) -> np.ndarray:
 
 _NUMBER = re.compile(r"^\s*(?:default\s+)?[~≈]?\s*([+-]?\d[\d,_]*\.?\d*(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)\s*$")
 _SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
+
+
+def _filtered_zeros(steps: Steps) -> np.ndarray:
+    """Rows with a loss of exactly 0 that is no loss: NaN, filtered out before printing. A gradient norm that is no number beside it shows
+    that; so do several zeros in a row from one line to the next, where the loss was no small number."""
+    return (steps.loss == 0) & ((np.nan_to_num(steps.not_finite) >= 2) | _sudden_zeros(steps.loss))
+
+
+def _sudden_zeros(loss: np.ndarray) -> np.ndarray:
+    """Two or more losses of exactly 0 that follow each other, after one above 0.1: a loss that falls to 0 passes what lies between."""
+    told = np.flatnonzero(np.isfinite(loss))
+    is_zero = loss[told] == 0
+    starts = np.flatnonzero(is_zero & ~np.r_[False, is_zero[:-1]])
+    ends = np.flatnonzero(is_zero & ~np.r_[is_zero[1:], False]) + 1
+    found = np.zeros(len(loss), bool)
+    for start, end in zip(starts, ends, strict=True):
+        if end - start >= 2 and start > 0 and loss[told[start - 1]] > 0.1:
+            found[told[start:end]] = True
+    return found
 
 
 def makes_sense(name: str, value: float) -> bool:

@@ -15,8 +15,10 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case, Quantity
 from nanoscope.analysis.finding import Evidence, Finding, NotChecked
-from nanoscope.analysis.statistics import noise_of
+from nanoscope.analysis.statistics import noise_of, trend
 from nanoscope.analysis.symptoms import all_findings
+from nanoscope.analysis.symptoms.overfitting import stalled
+from nanoscope.analysis.symptoms.stuck import ABOVE, BELOW, BIGRAM_STEPS, is_past_unigram, unigram_band
 from nanoscope.message import msg
 from nanoscope.record.run import Run
 
@@ -61,7 +63,10 @@ UNDERCUTS: Mapping[str, frozenset[str]] = {
 }
 """A certain or likely finding takes away the ground of these."""
 
-CANNOT_BE_HEALTHY_WITH = frozenset(("overfitting", "nan_divergence", "kernel_bug"))  # even where only possible
+CANNOT_BE_HEALTHY_WITH = frozenset(("overfitting", "kernel_bug", "hf_zero_loss_is_nan"))  # even where only possible
+
+
+FEW_POINTS_NOISE = 0.02  # of one evaluation, where too few points tell it
 
 
 @dataclass(frozen=True)
@@ -117,18 +122,20 @@ def _place(finding: Finding) -> tuple[int, int, int]:
 
 
 def healthy(case: Case, findings: Sequence[Finding]) -> Finding | None:
-    """No fault is certain or likely, and the loss did what it should: it fell, or its learning rate has reached its end."""
+    """No fault is certain or likely, and the loss did what it should: it fell, and went on falling after the fall with which every run
+    begins, a stuck one too; or its learning rate has reached its end, or the loss a level that is known to be good."""
     if any(is_fault(finding) or finding.code in CANNOT_BE_HEALTHY_WITH for finding in findings):
         return None
     x, y = case.curve
     if len(y) < 4 or any(mark.kind in ("out_of_memory", "error") for mark in case.run.marks):
         return None
+    if _stands_at_a_floor(case, y) or stalled(case) is not None:
+        return None
     quarter = max(2, len(y) // 4)
     first, last = float(np.median(y[:quarter])), float(np.median(y[-quarter:]))
     noise = noise_of(x, y) or 0.0
-    at_end = case.rate_at(case.last_step)
-    has_arrived = at_end is not None and case.peak_rate is not None and at_end < 0.02 * case.peak_rate
-    if not (first - last > 2 * noise or has_arrived):
+    has_fallen = first - last > 2 * noise and (_falls_later(case, x, y) or _is_through(case) or _is_as_known(case))
+    if not (has_fallen or _has_no_rate_left(case)):
         return None
     evidence = Evidence(
         msg("fall of the loss"),
@@ -146,6 +153,52 @@ def healthy(case: Case, findings: Sequence[Finding]) -> Finding | None:
         None,
         msg("one of the rules that could not be checked would have found something"),
     )
+
+
+def _stands_at_a_floor(case: Case, y: np.ndarray) -> bool:
+    """The last losses lie where token frequencies or token pairs alone bring a model, after more updates than a sound run needs to leave
+    that level."""
+    last, step = float(np.median(y[-3:])), case.last_step
+    band, pairs = unigram_band(case), case.bigram_nats
+    at_unigram = band is not None and band[0] <= last <= band[1] and is_past_unigram(case, step)
+    at_bigram = case.is_char and pairs is not None and pairs - BELOW <= last <= pairs + ABOVE and step >= BIGRAM_STEPS
+    return not case.is_pretrained and (at_unigram or at_bigram)
+
+
+def _falls_later(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether the loss falls beyond its noise in what follows the first third and, where it is known, the unigram level."""
+    band = None if case.is_pretrained else unigram_band(case)
+    above = np.flatnonzero(y > (np.inf if band is None else band[1]))
+    start = max(len(y) // 3, int(above[-1]) + 1 if len(above) else 0)
+    rest_x, rest = x[start:], y[start:]
+    if len(rest) < 2:
+        return False
+    if len(rest) >= 5:
+        slope = trend(rest_x, rest)
+        if slope is not None and slope.is_falling:
+            return True
+    half = len(rest) // 2
+    noise = noise_of(rest_x, rest)  # of two to four points nothing tells it
+    return float(np.median(rest[:half]) - np.median(rest[half:])) > 2 * (noise if noise is not None else FEW_POINTS_NOISE)
+
+
+def _is_through(case: Case) -> bool:
+    schedule = case.schedule
+    return schedule is not None and schedule.decay_lr and case.last_step >= 0.95 * schedule.decay_ends
+
+
+def _has_no_rate_left(case: Case) -> bool:
+    at_end = case.rate_at(case.last_step)
+    return at_end is not None and case.peak_rate is not None and at_end < 0.02 * case.peak_rate
+
+
+def _is_as_known(case: Case) -> bool:
+    """The lowest val loss is one that a known run of this config has."""
+    known = case.reference
+    if known is None or not len(case.vals[1]):
+        return False
+    good = known.best_val if known.best_val is not None else known.end_val
+    return good is not None and float(case.vals[1].min()) <= good + 5 * known.spread
 
 
 def facts_of(case: Case) -> dict[str, Quantity]:

@@ -145,3 +145,19 @@ def runs(draw):
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_run_gets_an_answer_and_no_warning(run):
     diagnose(run)
+
+
+def test_the_first_fall_alone_is_not_health():
+    levels = (10.9, 7.62, 7.60, 7.59)
+    assert "healthy" not in found(make(evals=[(1000 * i, v, v + 0.01) for i, v in enumerate(levels)], dataset="openwebtext"))
+    steps = np.arange(200) * 10
+    stuck = np.where(steps < 100, 9.0, 5.0) + 0.02 * np.random.default_rng(1).standard_normal(200)
+    assert "healthy" not in found(make(stuck, steps))
+    assert "healthy" in found(make(stuck - 0.001 * np.maximum(0, steps - 100), steps))
+
+
+def test_a_flat_end_is_health_where_the_schedule_has_ended():
+    losses = np.r_[np.linspace(9, 5, 70), np.full(130, 5.0)] + 0.02 * np.random.default_rng(1).standard_normal(200)
+    settings = dict(learning_rate=1e-3, min_lr=1e-4, warmup_iters=10)
+    assert "healthy" in found(make(losses, lr_decay_iters=200, **settings))
+    assert "healthy" not in found(make(losses, lr_decay_iters=400, **settings))

@@ -28,7 +28,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
-from nanoscope.analysis.symptoms.non_finite import grew_before, not_finite_rows
+from nanoscope.analysis.symptoms.non_finite import grew_before, is_passing, not_finite_rows
 from nanoscope.message import msg
 
 CODES = ("fp16_overflow", "fused_adamw_fp16_bug")
@@ -47,7 +47,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     yield from _scale(case)
     yield from _skips(case)
     bad = not_finite_rows(case)
-    if not len(bad) or int(bad[0]) < 3:
+    if not len(bad) or int(bad[0]) < 3 or is_passing(case, bad):
         return
     first = int(bad[0])
     if grew_before(case, first):

@@ -7,7 +7,8 @@ Why it matters. Once a NaN is in the weights every later step is wasted; the las
 
 When it is wrong. Placeholders look the same: a z-score of too short a window, an average over no steps yet, an MFU of -100%. They
 are named apart (nan_sentinel_benign) and never counted. A trainer that prints 0.0 for a NaN (the Hugging Face Trainer filters them
-out) is seen by its gradient norm.
+out) is seen by its gradient norm, or by zeros in a row after a loss that was none. A float16 scaler skips single steps whose gradient
+norm is inf by design: beside a loss that is a number and does not rise, that is no more than possible.
 
 What it looks like. A run that is sound, and from one line to the next is not:
 
@@ -28,6 +29,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanoscope.analysis.statistics import noise_of
 from nanoscope.message import msg
 
 CODES = ("nan_divergence", "hf_zero_loss_is_nan", "kernel_bug", "nan_sentinel_benign")
@@ -38,11 +40,14 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     bad = not_finite_rows(case)
     bad_evals = np.flatnonzero(np.nan_to_num(case.evals.not_finite) > 0)
     skips = [mark for mark in case.run.marks if mark.kind == "skip"]
+    yield from _filtered(case)
     if not len(bad) and not len(bad_evals):
         if skips:
             yield _skipped(case, len(skips), skips[0].step or 0)
         return
-    yield from _filtered(case)
+    if not len(bad_evals) and is_passing(case, bad):
+        yield _passing(case, bad)
+        return
     yield _not_finite(case, bad, bad_evals)
     if _from_the_start(case, bad):
         yield _kernel(case, bad)
@@ -51,6 +56,25 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
 def not_finite_rows(case: Case) -> np.ndarray:
     """Rows whose loss or gradient norm is said not to be a number."""
     return np.flatnonzero(np.nan_to_num(case.steps.not_finite) > 0)
+
+
+def is_passing(case: Case, bad: np.ndarray) -> bool:
+    """Gradient norms that are no numbers beside losses that are, and a loss that does not rise: what a float16 scaler, which skips such
+    steps by design, leaves in a sound run. Norms later must be finite again; where none are told, the last one alone may be such."""
+    steps = case.steps
+    if not len(bad) or not np.isfinite(steps.loss[bad]).all():
+        return False
+    norms = np.isfinite(steps.grad_norm)
+    later = norms[int(bad[-1]) + 1 :]
+    if not later.any() and not (len(bad) == 1 and int(bad[0]) == len(steps) - 1):
+        return False
+    if len(bad) > max(2, 0.1 * len(steps)):
+        return False
+    first, last = int(bad[0]), int(bad[-1])
+    before, after = steps.loss[: first + 1], steps.loss[last:]
+    before, after = before[np.isfinite(before)], after[np.isfinite(after)]
+    noise = noise_of(*case.losses) or 0.0
+    return float(np.median(after[-12:])) <= float(np.median(before[-12:])) + max(2 * noise, 0.02)
 
 
 def grew_before(case: Case, first_bad: int) -> bool:
@@ -77,6 +101,27 @@ def _from_the_start(case: Case, bad: np.ndarray) -> bool:
         return False
     rate = case.peak_rate
     return int(case.steps.step[0]) <= 100 and rate is not None and rate <= 1e-3
+
+
+def _passing(case: Case, bad: np.ndarray) -> Finding:
+    first = int(bad[0])
+    evidence = Evidence(
+        msg("gradient norms that are not finite"),
+        len(bad),
+        0,
+        places.row(case, first),
+        msg("their losses are numbers, and the loss did not rise after them"),
+        "count",
+        int(case.steps.step[first]),
+    )
+    return Finding(
+        "nan_divergence",
+        "possible",
+        msg("a gradient norm is not a number beside a sound loss: a float16 scaler skips such a step, and nothing is lost"),
+        (evidence,),
+        Change(msg("nothing, unless such norms come again and again; then train in bfloat16 or float32")),
+        msg("the loss rises, or the norm stays nan from here on"),
+    )
 
 
 def _not_finite(case: Case, bad: np.ndarray, bad_evals: np.ndarray) -> Finding:
@@ -111,13 +156,14 @@ def _not_finite(case: Case, bad: np.ndarray, bad_evals: np.ndarray) -> Finding:
 
 
 def _filtered(case: Case) -> Iterator[Finding]:
-    """A loss of exactly 0 beside a gradient norm that is not finite is what the Hugging Face Trainer's filter leaves of a NaN."""
+    """A loss of exactly 0 is what the Hugging Face Trainer's filter leaves of a NaN: for certain beside a gradient norm that is none."""
     rows = np.flatnonzero(case.is_filtered_zero)
     if not len(rows):
         return
     first = int(rows[0])
+    beside_nan = bool((np.nan_to_num(case.steps.not_finite[rows]) >= 2).any())
     evidence = Evidence(
-        msg("loss printed beside a gradient norm of nan"),
+        msg("loss printed beside a gradient norm of nan") if beside_nan else msg("loss printed on {count:count} lines", count=len(rows)),
         0.0,
         msg("above 0"),
         places.row(case, first),
@@ -127,7 +173,7 @@ def _filtered(case: Case) -> Iterator[Finding]:
     )
     yield Finding(
         "hf_zero_loss_is_nan",
-        "certain",
+        "certain" if beside_nan else "likely",
         msg("the loss of 0.0 is not success: it is NaN, filtered out before printing"),
         (evidence,),
         Change(

@@ -27,7 +27,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
-from nanoscope.analysis.statistics import bias_of_minimum, trend
+from nanoscope.analysis.statistics import bias_of_minimum, noise_of, trend
 from nanoscope.message import msg
 
 CODES = ("overfitting", "checkpoint_not_best")
@@ -60,6 +60,10 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if found is not None:
         yield _risen(case, found)
         yield from _checkpoint(case, found)
+        return
+    still = stalled(case)
+    if still is not None:
+        yield _stands(case, still)
         return
     yield from _past_known_minimum(case, int(both[-1]))
 
@@ -115,14 +119,14 @@ def stalled(case: Case) -> Stall | None:
         if slopes[0] is None or slopes[1] is None or slopes[0].is_falling or not slopes[1].is_falling:
             continue
         noise = case.eval_noise.value if case.eval_noise is not None else DEFAULT_NOISE
-        half = len(rows) // 2
-        fall = float(np.median(fell[:half]) - np.median(fell[half:]))
-        moved = float(np.median(val[:half]) - np.median(val[half:]))
+        noise = max(noise, noise_of(case.evals.step[rows], fell) or 0.0)
+        length = float(case.evals.step[rows[-1]] - case.evals.step[rows[0]])
+        fall, moved = -slopes[1].slope * length, -slopes[0].slope * length
         gaps = val - fell
         grows = trend(case.evals.step[rows], gaps)
-        is_apart = float(np.median(gaps[half:])) > 2 * 1.41 * noise and grows is not None and grows.is_rising
-        if fall > 4 * noise / np.sqrt(half) and 2 * fall > 4 * noise and moved < 0.25 * fall and is_apart:
-            return Stall(int(rows[0]), int(rows[-1]), float(fell[0] - fell[-1]), float(gaps[-1]), noise)
+        is_apart = float(np.median(gaps[len(gaps) // 2 :])) > 2 * 1.41 * noise and grows is not None and grows.is_rising
+        if fall > 4 * noise and moved < 0.25 * fall and is_apart:
+            return Stall(int(rows[0]), int(rows[-1]), fall, float(gaps[-1]), noise)
     return None
 
 
@@ -187,6 +191,40 @@ def _risen(case: Case, found: Minimum) -> Finding:
         tuple(evidence),
         _remedy(case, best),
         msg("the val loss falls below its minimum again"),
+    )
+
+
+def _stands(case: Case, found: Stall) -> Finding:
+    val, train = case.evals.val, _train(case)
+    since = int(case.evals.step[found.since])
+    evidence = (
+        Evidence(
+            msg("fall of the train loss"),
+            found.fall_of_train,
+            msg("as much as val, which shows no trend"),
+            places.evaluations(case, found.since, found.last),
+            msg("Mann-Kendall test of both; the noise of one evaluation is {noise:nats}", noise=found.noise),
+            "nats",
+            since,
+        ),
+        Evidence(
+            msg("val loss minus train loss"),
+            found.gap,
+            float(val[found.since] - train[found.since]),
+            places.evaluations(case, found.since, found.last),
+            msg("at the end, and where the stretch begins: it grows"),
+            "nats",
+        ),
+        *_epochs(case),
+    )
+    best = int(case.evals.step[np.nanargmin(val)])
+    return Finding(
+        "overfitting",
+        "likely",
+        msg("overfitting: val has stood still since step {since:count} while train fell on", since=since),
+        evidence,
+        Change(msg("keep the weights of step {best:count}; more text, weight decay or dropout help, more steps do not", best=best)),
+        msg("the val loss falls again, as it may while the learning rate decays"),
     )
 
 

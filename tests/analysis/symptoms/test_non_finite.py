@@ -2,6 +2,8 @@ import numpy as np
 
 from symptoms.build import curve, found, make, mark, sure
 
+from nanoscope.analysis.case import Case
+
 NAN = float("nan")
 
 
@@ -47,3 +49,31 @@ def test_skipped_updates_are_told():
     steps, losses = curve(200)
     run = make(losses, steps, marks=[mark("skip", k) for k in range(100, 106)])
     assert found(run, "non_finite")["nan_divergence"].sureness == "certain"
+
+
+def test_zeros_in_a_row_after_a_real_loss_are_a_filtered_nan():
+    run = make([1.31, 1.22, 1.4, 1.18, 0.0, 0.0, 0.0, 0.0])
+    codes = found(run)
+    assert codes["hf_zero_loss_is_nan"].sureness == "likely" and "healthy" not in codes
+    assert len(Case(run).losses[1]) == 4  # none of them counts as a loss
+
+
+def test_a_loss_that_shrinks_to_nothing_is_no_filtered_nan():
+    assert "hf_zero_loss_is_nan" not in found(make([1.0, 0.3, 0.05, 0.004, 0.0, 0.0, 0.0, 0.0]))
+
+
+def test_a_norm_that_is_inf_once_beside_a_falling_loss_is_no_divergence():
+    losses = np.linspace(3.0, 2.2, 12)
+    norm, bad = np.ones(12), np.zeros(12)
+    norm[4], bad[4] = np.nan, 2.0
+    codes = found(make(losses, norm=norm, not_finite=bad, dtype="float16"))
+    assert codes["nan_divergence"].sureness == "possible" and "fp16_overflow" not in codes and "healthy" in codes
+
+
+def test_norms_that_stay_nan_or_a_loss_that_rises_after_one_are_a_divergence():
+    norm, bad = np.ones(12), np.zeros(12)
+    norm[6:], bad[6:] = np.nan, 2.0
+    assert "nan_divergence" in sure(make(np.linspace(3.0, 2.2, 12), norm=norm, not_finite=bad))
+    norm, bad = np.ones(12), np.zeros(12)
+    norm[6], bad[6] = np.nan, 2.0
+    assert "nan_divergence" in sure(make(np.r_[np.linspace(3.0, 2.4, 6), np.full(6, 6.5)], norm=norm, not_finite=bad))

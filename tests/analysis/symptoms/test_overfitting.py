@@ -68,3 +68,22 @@ def test_a_checkpoint_written_after_the_minimum_is_not_the_best():
 
 def test_overfitting_is_not_still_improving():
     assert "still_improving" not in found(make(evals=demo(), **GPU_DEMO))
+
+
+def stands(fall_of_train, fall_of_val=0.0, count=40):
+    """Both splits fall together in the first half; in the second each by its own amount."""
+    scatter = 0.01 * np.random.default_rng(3).standard_normal((2, count))
+    first = np.linspace(6.0, 4.0, count // 2)
+    train = np.r_[first, np.linspace(4.0, 4.0 - fall_of_train, count // 2)] + scatter[0]
+    val = np.r_[first + 0.1, np.linspace(4.1, 4.1 - fall_of_val, count // 2)] + scatter[1]
+    return make(evals=[(100 * i, train[i], val[i]) for i in range(count)])
+
+
+def test_a_val_that_stands_still_while_train_falls_is_overfitting_and_not_noise():
+    codes = sure(stands(0.6))
+    assert "overfitting" in codes and not codes & {"eval_noise", "healthy"}
+
+
+def test_a_val_that_still_falls_or_a_train_that_stands_too_is_no_overfitting():
+    assert "overfitting" not in sure(stands(0.6, 0.4))
+    assert "overfitting" not in sure(stands(0.0))

@@ -42,3 +42,14 @@ def test_a_run_that_goes_through_the_bigram_level_is_sound():
 def test_a_short_run_that_ends_near_the_level_while_falling_is_sound():
     steps, losses = char_curve(40, end=2.4, every=10)
     assert not sure(make(losses, steps, dataset="shakespeare_char"), "stuck")
+
+
+def test_the_approach_to_the_unigram_level_is_no_progress():
+    steps = [0, 120, 240, 360, 600, 1200, 2400, 3600]
+    run = make([10.9, 7.93, 7.71, 7.62, 7.58, 7.57, 7.55, 7.58], steps, **GPT2)
+    assert "collapse_to_unigram" in sure(run, "stuck")
+
+
+def test_a_run_on_its_way_out_of_the_level_is_not_stuck():
+    steps = np.arange(1, 11) * 300
+    assert not sure(make(np.linspace(7.95, 7.32, 10), steps, **GPT2), "stuck")
