@@ -30,24 +30,26 @@ TOPICS = {
     "eval_s": "eval_interval", "total_s": "tokens_per_s", "final_loss": "val_loss",
 }  # fmt: skip
 
-SENTENCES: dict[tuple[str, str], Message] = {
-    ("parameters", "as_planned"): msg("{what}: {actual:parameters}, as planned"),
-    ("parameters", "above"): msg("{what}: {actual:parameters}, more than the planned {planned:parameters}"),
-    ("parameters", "below"): msg("{what}: {actual:parameters}, less than the planned {planned:parameters}"),
-    ("bytes", "as_planned"): msg("{what}: {actual:bytes}, as planned ({planned:bytes})"),
-    ("bytes", "above"): msg("{what}: {actual:bytes}, more than the planned {planned:bytes}"),
-    ("bytes", "below"): msg("{what}: {actual:bytes}, less than the planned {planned:bytes}"),
-    ("seconds", "as_planned"): msg("{what}: {actual:seconds}, as planned ({planned:seconds})"),
-    ("seconds", "above"): msg("{what}: {actual:seconds}, longer than the planned {planned:seconds}"),
-    ("seconds", "below"): msg("{what}: {actual:seconds}, shorter than the planned {planned:seconds}"),
-    ("tokens_per_s", "as_planned"): msg("{what}: {actual:tokens_per_s}, as planned ({planned:tokens_per_s})"),
-    ("tokens_per_s", "above"): msg("{what}: {actual:tokens_per_s}, faster than the planned {planned:tokens_per_s}"),
-    ("tokens_per_s", "below"): msg("{what}: {actual:tokens_per_s}, slower than the planned {planned:tokens_per_s}"),
-    ("nats", "as_planned"): msg("{what}: {actual:nats}, as planned ({planned:nats})"),
-    ("nats", "above"): msg("{what}: {actual:nats}, higher than the planned {planned:nats}"),
-    ("nats", "below"): msg("{what}: {actual:nats}, lower than the planned {planned:nats}"),
-}
-"""By the kind of the value and the verdict; filled in by `Held.words`."""
+
+def _sentences(**values: object) -> dict[tuple[str, str], Message]:
+    """By the kind of the values and the verdict."""
+    return {
+        ("parameters", "as_planned"): msg("{what}: {actual:parameters}, as planned", **values),
+        ("parameters", "above"): msg("{what}: {actual:parameters}, more than the planned {planned:parameters}", **values),
+        ("parameters", "below"): msg("{what}: {actual:parameters}, less than the planned {planned:parameters}", **values),
+        ("bytes", "as_planned"): msg("{what}: {actual:bytes}, as planned ({planned:bytes})", **values),
+        ("bytes", "above"): msg("{what}: {actual:bytes}, more than the planned {planned:bytes}", **values),
+        ("bytes", "below"): msg("{what}: {actual:bytes}, less than the planned {planned:bytes}", **values),
+        ("seconds", "as_planned"): msg("{what}: {actual:seconds}, as planned ({planned:seconds})", **values),
+        ("seconds", "above"): msg("{what}: {actual:seconds}, longer than the planned {planned:seconds}", **values),
+        ("seconds", "below"): msg("{what}: {actual:seconds}, shorter than the planned {planned:seconds}", **values),
+        ("tokens_per_s", "as_planned"): msg("{what}: {actual:tokens_per_s}, as planned ({planned:tokens_per_s})", **values),
+        ("tokens_per_s", "above"): msg("{what}: {actual:tokens_per_s}, faster than the planned {planned:tokens_per_s}", **values),
+        ("tokens_per_s", "below"): msg("{what}: {actual:tokens_per_s}, slower than the planned {planned:tokens_per_s}", **values),
+        ("nats", "as_planned"): msg("{what}: {actual:nats}, as planned ({planned:nats})", **values),
+        ("nats", "above"): msg("{what}: {actual:nats}, higher than the planned {planned:nats}", **values),
+        ("nats", "below"): msg("{what}: {actual:nats}, lower than the planned {planned:nats}", **values),
+    }
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,7 @@ class Held:
 
     @property
     def words(self) -> Message:
-        open_sentence = SENTENCES[self.kind, self.verdict]
-        return Message(open_sentence.msgid, {"what": self.what, "planned": self.planned, "actual": self.actual})
+        return _sentences(what=self.what, planned=self.planned, actual=self.actual)[self.kind, self.verdict]
 
 
 def plan_against_actual(run: Run, planned: Mapping[str, Mapping[str, Any]]) -> tuple[Held, ...]:
