@@ -15,7 +15,7 @@ KINDS = frozenset(
     """text code count number about nats rough_nats nats_range rate rough_rate seconds rough_seconds seconds_range ms share percent
     bytes tokens flops flops_per_s tokens_per_s parameters times date""".split()
 )
-"""What a placeholder may name: `{x:nats}` a loss, `{x:rate}` a learning rate, `{x:share}` a fraction shown in per cent, `{x:times}` a ratio,
+"""What a placeholder may name: `{x:nats}` a loss, `{x:rate}` a learning rate, `{x:share}` a fraction in per cent, `{x:times}` a ratio,
 `{x:code}` something to be typed or read literally (a command, a key, a path). No kind means text. `about` is a number to three digits, the
 `rough_` kinds are for what is known to two; `nats_range` and `seconds_range` take a pair; `ms` and `percent` have the digits that trainers
 print (33.22 ms; a fraction as 11.07%), for speaking of what stands in a log."""
