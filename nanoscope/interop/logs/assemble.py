@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from nanoscope.interop.logs.door import Door, Found
 from nanoscope.interop.logs.given import Given, known_facts
+from nanoscope.interop.logs.names import setting_of
 from nanoscope.interop.logs.order import Attempt, OneRun, runs_in, without_copies
 from nanoscope.interop.logs.rows import Rows
 from nanoscope.interop.logs.table import counts_from_zero
@@ -54,8 +56,7 @@ def assemble(found: Found, door: Door, words: Words, given: Given, counts: Count
         words = replace(words, updates_before_printed=1)
     steps = _our_steps(found.steps, words.updates_before_printed)
     evals = _our_evals(found.evals, found.steps, steps)
-    limit = _number(given.facts.get("max_iters", given.config.get("max_iters")))
-    runs = runs_in(found, steps - words.updates_before_printed, evals, limit if limit is not None else _total(found.steps))
+    runs = runs_in(found, steps - words.updates_before_printed, evals, _length(given, found.steps))
     reading = Reading(
         lines=counts.lines, understood=counts.lines - counts.not_understood, not_understood=counts.not_understood,
         examples=counts.examples, duplicates=cleaned.duplicates, glued=cleaned.glued, cut=found.steps.cut + found.evals.cut,
@@ -101,8 +102,7 @@ def _parts(runs: Sequence[OneRun], found: Found) -> list[Found]:
     """The facts and signs of each run.
 
     One run's text ends at the next one's heading, or right behind its last row; then what a trainer prints when it is done still belongs
-    to it.
-    What the text's head says, before any row, speaks for all.
+    to it. What the text's head says, before any row, speaks for all.
     """
     headings = sorted(sign.at for sign in found.signs if sign.kind == "run")
     parts, after, after_tail = [], -1, -1
@@ -144,8 +144,32 @@ def _a_run(one: OneRun, whole: _Whole, name: str, part: Found) -> Run:
         *_sentinels(step_rows),
     )
     reading = replace(whole.reading, attempts=len(one.attempts))
-    in_order = tuple(sorted(marks, key=lambda mark: mark.line))
+    in_order = _with_done_again(sorted(marks, key=lambda mark: mark.line), one, whole)
     return Run(name, whole.words, _steps(step_rows), _evals(eval_rows, eval_steps), known, in_order, reading)
+
+
+def _with_done_again(marks: list[Mark], one: OneRun, whole: _Whole) -> tuple[Mark, ...]:
+    """Only the last attempt's rows count; what the one before said of the same step is kept with the mark that stands between them."""
+    for before, attempt in pairwise(one.attempts):
+        again = _done_again(before, attempt, whole)
+        places = [i for i, mark in enumerate(marks) if mark.kind in ("resume", "attempt") and before.line < mark.line <= attempt.line]
+        if again is not None and places:
+            marks[places[-1]] = replace(marks[places[-1]], was=again[0], now=again[1], is_eval=again[2])
+    return tuple(marks)
+
+
+def _done_again(before: Attempt, attempt: Attempt, whole: _Whole) -> tuple[float, float, bool] | None:
+    """The first loss of both attempts for one step: an evaluation where there is one."""
+    found = whole.found
+    for rows, mine, its, steps, is_eval in (
+        (found.evals.column("val"), attempt.evals, before.evals, whole.evals, True),
+        (found.steps.column("loss"), attempt.steps, before.steps, whole.steps, False),
+    ):
+        earlier = {int(steps[i]): float(rows[i]) for i in its if np.isfinite(rows[i])}
+        for i in mine:
+            if int(steps[i]) in earlier and np.isfinite(rows[i]):
+                return earlier[int(steps[i])], float(rows[i]), is_eval
+    return None
 
 
 def _merged(parts: Sequence[Sequence[int]], firsts: Sequence[int], step_of: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -174,8 +198,12 @@ def _total(steps: Rows) -> float | None:
     return float(finite[-1]) if len(finite) else None
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def _length(given: Given, steps: Rows) -> float | None:
+    """How many updates a run was meant to have, by what is given or printed."""
+    for key, value in (*given.facts.items(), *given.config.items()):
+        if setting_of(key) == "max_iters" and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    return _total(steps)
 
 
 def _steps(rows: Rows) -> Steps:
@@ -203,14 +231,14 @@ def _signs(part: Found, steps: Rows, evals: Rows, eval_steps: np.ndarray, before
     order = np.argsort(at, kind="stable")
     at = at[order]
     done = np.concatenate([steps.columns["step"], eval_steps])[order]
-    begun = np.concatenate([steps.columns["step"] - before, eval_steps])[order]
+    begun = np.concatenate([steps.columns["step"] - max(before, 1), eval_steps])[order]
     signs = [sign for sign in part.signs if sign.kind != "run"]
     following = np.searchsorted(at, np.array([sign.at for sign in signs], np.int64), side="right")
     marks = []
     for sign, after in zip(signs, following.tolist(), strict=True):
         place = sign.step
-        if place is None and sign.kind == "resume" and after < len(at):
-            place = int(begun[after])
+        if sign.kind == "resume" and after < len(at):
+            place = int(begun[after])  # whatever number the text gives: the rows may be counted from another start, or be an epoch's
         elif place is None and after > 0:
             place = int(done[after - 1])
         marks.append(Mark(sign.kind, place, sign.line, sign.text, sign.took_s))

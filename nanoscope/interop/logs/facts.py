@@ -24,7 +24,7 @@ from nanoscope.interop.logs.text import Text, lines_with
 LONGEST_TEXT = 400
 MOST_LINES = 2000  # with one sentence, and of settings: a text that repeats itself more often says nothing new
 LONGEST_TRACEBACK = 20_000
-MOST_TRACEBACKS = 100
+MOST_TRACEBACKS = 32
 _SCALES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "MB": 10**6, "GB": 10**9}
 
@@ -186,6 +186,10 @@ def _wall(line: _Line) -> None:
         line.tell("wall_s", int(match[1]) * 60 + float(match[2]))
 
 
+# "Resuming training from out", "resuming from checkpoint-3000", "Continuing training from global step 3000", "Restored all states from …".
+# The number in it is not where the rows go on: some trainers count these anew, and some give an epoch.
+_RESUMED = r"(?i)(?<!not )\b(?:resum|restor|continu)(?:ing|ed)\b[^\n]{0,60}?(?:check-?point|ckpt|(?:training|optimization|step|iter\w*|epoch) from|from (?:\w+ )?(?:step|iter|epoch)|all states)"
+
 _SENTENCES: tuple[tuple[str, Callable[[_Line], None]], ...] = (
     ("okens per iteration", _number("tokens_per_update", r"[Tt]okens per iteration(?: will be)?: NUMBER")),
     ("otal desired batch size", _number("tokens_per_update", r"[Tt]otal desired batch size: NUMBER")),
@@ -232,10 +236,7 @@ _SENTENCES: tuple[tuple[str, Callable[[_Line], None]], ...] = (
         "Saved model parameters to",
         _mark("checkpoint", r"Saved model parameters to:? [^\n]{0,300}?(?:model_0*(?P<step>\d{1,12}))?(?:\.|\s*$)"),
     ),
-    ("Resuming training from", _mark("resume", r"Resuming training from")),
-    ("Resuming optimization from step", _mark("resume", r"Resuming optimization from step (?P<step>\d{1,12})")),
-    ("Restored all states from the checkpoint", _mark("resume", r"Restored all states")),
-    ("Continuing training from", _mark("resume", r"Continuing training from (?:global step|epoch) (?P<step>\d{1,12})?")),
+    *((words, _mark("resume", _RESUMED)) for words in ("esuming ", "esumed ", "RESUM", "estoring ", "estored ", "ontinuing ")),
     ("ompiling the model", _mark("compile", r"[Cc]ompiling the model")),
     ("Compiling model", _mark("compile", r"Compiling model")),
     ("skipping update due to", _mark("skip", r"skipping update due to (?:loss|grad)")),

@@ -38,6 +38,8 @@ ITER = re.compile(
 )
 STEP = re.compile(rf"step {whole()}: train(?: loss)? {num('train')}, val(?:idation)?(?: loss)? {num('val')}")
 _MORE = re.compile(r"[,;|] {0,4}[A-Za-z]")
+_LINE = re.compile(r"[^\r\n]{0,300}+")
+LOOKED_AT = 12  # rows
 
 
 def find(source: Text) -> Found:
@@ -47,10 +49,11 @@ def find(source: Text) -> Found:
 
 def _with_more_fields(text: str) -> re.Pattern[str]:
     """Forks add fields behind the usual ones (`, lr 1e-3, grad_norm 0.52`): what a few rows show, all rows are searched for."""
-    for match in itertools.islice(ITER.finditer(text), 3, 12):
+    for match in itertools.islice(ITER.finditer(text), LOOKED_AT):
         if _MORE.match(text, match.end()):
-            end = min(text.find("\n", match.end(), match.end() + 300) % (len(text) + 1), len(text), match.end() + 300)
-            more = keyvalue.pattern_like(text, match.end(), end)
+            behind = _LINE.match(text, match.end())
+            assert behind is not None, "the pattern matches nothing as well"
+            more = keyvalue.pattern_like(text, match.end(), behind.end())
             taken = {name for name in ITER.groupindex if match[name] is not None}
             named = re.findall(r"\(\?P<(\w+)>", more)
             if more and not taken & set(named):

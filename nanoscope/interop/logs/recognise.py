@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nanoscope.errors import UserError, fault
 from nanoscope.interop.logs import (
     autoresearch,
@@ -30,18 +32,23 @@ DOORS: tuple[Door, ...] = (
 """In the order in which they are believed when they find the same: `own_lines` says of nanoGPT's lines that they are ours. The general
 ones come last."""
 
-SAMPLE = 200_000  # characters from either end that are looked at first
+SAMPLE = 200_000  # characters from the head, the middle and the end that are looked at first
 
 
 def recognise(text: str) -> Door | None:
-    """The door that reads this text best; None where none finds a row. UserError where two trainers speak."""
-    for part in (_sample(text), text) if len(text) > 2 * SAMPLE else (text,):
-        for group in (_specific(), _general()):
-            found = [(door, door.rows_in(Text(part))) for door in group if door.may_read(part)]
-            found = [(door, rows) for door, rows in found if rows]
-            if found:
-                return _best(found)
-    return None
+    """The door that reads this text best; None where none finds a row. UserError where two trainers speak.
+
+    Where a long text's sample has no row, the whole of it is searched for rows of the trainers that are known. Names and numbers of
+    others are so frequent in any text that those who found none among them in the sample are not asked again.
+    """
+    sample = _sample(text)
+    return _best_of(_specific(), sample) or _best_of(_general(), sample) or (_best_of(_specific(), text) if sample is not text else None)
+
+
+def _best_of(doors: Sequence[Door], text: str) -> Door | None:
+    found = [(door, door.rows_in(Text(text))) for door in doors if door.may_read(text)]
+    found = [(door, rows) for door, rows in found if rows]
+    return _best(found) if found else None
 
 
 def door_named(name: str) -> Door:
@@ -63,10 +70,17 @@ def _general() -> tuple[Door, ...]:
 
 
 def _sample(text: str) -> str:
-    """Both ends of a long text, whole lines: a log may begin with its program's source, and end with samples."""
-    head, tail = text[:SAMPLE], text[-SAMPLE:]
-    ends = [end for end in (tail.find("\n"), tail.find("\r")) if end >= 0]
-    return head[: max(head.rfind("\n"), head.rfind("\r"))] + "\n" + tail[min(ends, default=-1) + 1 :]
+    """Three stretches of a long text, in whole lines: a log may begin with its program's source, and end with samples."""
+    if len(text) <= 3 * SAMPLE:
+        return text
+    middle = (len(text) - SAMPLE) // 2
+    return "\n".join(_whole_lines(text[at : at + SAMPLE]) for at in (0, middle, len(text) - SAMPLE))
+
+
+def _whole_lines(part: str) -> str:
+    """Without what was cut at either end."""
+    starts = [at for at in (part.find("\n"), part.find("\r")) if at >= 0]
+    return part[min(starts, default=-1) + 1 : max(part.rfind("\n"), part.rfind("\r")) + 1 or len(part)]
 
 
 def _best(found: list[tuple[Door, Found]]) -> Door:

@@ -357,3 +357,8 @@ def test_megatrons_line_is_names_and_numbers():
 def test_a_number_with_a_letter_behind_it_is_not_read_as_a_smaller_one():
     run = read_log("Step: 1 | Loss: 10.5 | Tokens/s: 16.8K | MFU: 39.5%\nStep: 2 | Loss: 10.25 | Tokens/s: 16.9K | MFU: 39.6%\n")
     assert np.isnan(run.steps.tokens_per_s).all() and run.steps.mfu_frac[0] == pytest.approx(0.395)
+
+
+def test_one_line_of_a_fork_is_enough_to_see_its_fields():
+    run = read_log("iter 10: loss 2.5000, time 30.00ms, mfu 9.00%, lr 1.0e-03, grad_norm 0.5\n")
+    assert run.words.trainer == "nanogpt" and run.steps.rate[0] == 1e-3 and run.steps.grad_norm[0] == 0.5

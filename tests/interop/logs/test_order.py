@@ -217,3 +217,27 @@ def test_a_path_is_read_as_a_file(tmp_path):
         read_log(tmp_path / "nowhere.log")
     with pytest.raises(UserError, match="neither a run nor a log"):
         read_log(tmp_path)
+
+
+def test_what_the_attempt_before_said_of_a_step_is_kept_with_the_resume():
+    before = iters(180, 200) + "step 200: train loss 3.1000, val loss 3.2000\n" + iters(210, 220)
+    after = "Resuming training from out\nstep 200: train loss 4.5000, val loss 4.6000\n" + iters(200, 260, loss=4.5)
+    run = read_log(before + after)
+    [mark] = [mark for mark in run.marks if mark.kind == "resume"]
+    assert (mark.was, mark.now, mark.is_eval) == (3.2, 4.6, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "resuming from checkpoint-700",
+        "  Continuing training from global step 700",
+        "RESUMED FROM CKPT 7",
+        "  Continuing training from epoch 0",
+    ],
+)
+def test_a_resume_stands_where_its_words_stand(words):
+    row = "{{'loss': {}, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.{}}}\n"
+    text = "".join(row.format(2 - k / 10, k) for k in range(1, 5)) + words + "\n" + "".join(row.format(3 - k / 10, k) for k in range(5, 9))
+    [mark] = [mark for mark in read_log(text).marks if mark.kind == "resume"]
+    assert mark.step == 4

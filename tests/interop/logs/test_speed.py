@@ -73,16 +73,16 @@ def test_a_log_of_5000_lines_is_read_in_a_blink():
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_megabyte_of_rows(name):
-    assert seconds(rows(LOGS[name], 1_000_000)) < 0.5 * busy()
+    assert seconds(rows(LOGS[name], 1_000_000)) < 1.0 * busy()
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=repr)
 def test_a_megabyte_of_anything(text):
-    assert seconds(repeated(text, 1_000_000)) < 0.5 * busy()
+    assert seconds(repeated(text, 1_000_000)) < 1.0 * busy()
 
 
 def test_a_megabyte_of_noise():
-    assert seconds(os.urandom(1_000_000)) < 0.5 * busy()
+    assert seconds(os.urandom(1_000_000)) < 1.0 * busy()
 
 
 @pytest.mark.heavy
