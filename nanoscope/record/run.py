@@ -86,6 +86,9 @@ class Mark:
     line: int
     text: str = ""
     took_s: float = float("nan")
+    was: float = float("nan")  # of a resume that did steps again: the loss of one of them in the attempt before, and in this one
+    now: float = float("nan")
+    is_eval: bool = False  # whether both are evaluations
 
 
 MARKS = (

@@ -158,6 +158,6 @@ def test_the_first_fall_alone_is_not_health():
 
 def test_a_flat_end_is_health_where_the_schedule_has_ended():
     losses = np.r_[np.linspace(9, 5, 70), np.full(130, 5.0)] + 0.02 * np.random.default_rng(1).standard_normal(200)
-    settings = dict(learning_rate=1e-3, min_lr=1e-4, warmup_iters=10)
+    settings = {"learning_rate": 1e-3, "min_lr": 1e-4, "warmup_iters": 10}
     assert "healthy" in found(make(losses, lr_decay_iters=200, **settings))
     assert "healthy" not in found(make(losses, lr_decay_iters=400, **settings))

@@ -23,8 +23,11 @@ from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
 from nanoscope.analysis.statistics import noise_of
 from nanoscope.message import msg
+from nanoscope.record.run import Mark
 
 CODES = ("resume_discontinuity",)
+
+FEWEST = 2  # lines on either side; of fewer than four only a large jump counts
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
@@ -34,13 +37,20 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     steps, losses = case.losses
     for mark in marks:
         assert mark.step is not None
+        if np.isfinite(mark.was) and np.isfinite(mark.now):
+            if _is_worse(case, mark):
+                yield _not_as_before(mark)
+                return
+            if mark.is_eval:
+                continue  # the same step, evaluated alike: nothing tells more
         before, after = np.flatnonzero(steps <= mark.step)[-12:], np.flatnonzero(steps > mark.step)[:12]
-        if len(before) < 4 or len(after) < 4:
+        if len(before) < FEWEST or len(after) < FEWEST:
             yield NotChecked("resume_discontinuity", msg("too few losses around the resume at step {step:count}", step=mark.step))
             continue
         noise = noise_of(steps, losses) or 0.0
         was, now = float(np.median(losses[before])), float(np.median(losses[after]))
-        if now - was < max(0.05, 4 * noise / np.sqrt(len(after)) * 1.5, 2 * noise):
+        fewer = min(len(before), len(after))
+        if now - was < max(0.05 if fewer >= 4 else 0.3, 6 * noise / np.sqrt(fewer), 2 * noise):
             continue
         rates = case.steps.rate
         row_before, row_after = np.flatnonzero(case.steps.step <= mark.step), np.flatnonzero(case.steps.step > mark.step)
@@ -82,3 +92,32 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
             msg("the data changed with the resume on purpose"),
         )
         return
+
+
+def _is_worse(case: Case, mark: Mark) -> bool:
+    """One evaluation of each attempt, or one batch: a single pair must lie further apart than medians of many."""
+    if mark.is_eval:
+        noise = case.eval_noise.value if case.eval_noise is not None else 0.02
+        return mark.now - mark.was > max(0.05, 4 * 1.41 * noise)
+    noise = case.batch_noise.value if case.batch_noise is not None else 0.1
+    return mark.now - mark.was > max(0.3, 6 * 1.41 * noise)
+
+
+def _not_as_before(mark: Mark) -> Finding:
+    evidence = Evidence(
+        msg("val loss of the same step, after the resume") if mark.is_eval else msg("loss of the same step, after the resume"),
+        mark.now,
+        mark.was,
+        msg("line {line:count} and what follows", line=mark.line),
+        msg("both attempts tell of this step: the same weights give the same loss"),
+        "nats",
+        mark.step,
+    )
+    return Finding(
+        "resume_discontinuity",
+        "likely",
+        msg("the loss jumped at a resume: something was not restored"),
+        (evidence,),
+        Change(msg("resume from the newest checkpoint with optimizer, schedule and data position; keep lr_decay_iters as it was")),
+        msg("the data changed with the resume on purpose"),
+    )

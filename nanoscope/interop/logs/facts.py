@@ -188,7 +188,10 @@ def _wall(line: _Line) -> None:
 
 # "Resuming training from out", "resuming from checkpoint-3000", "Continuing training from global step 3000", "Restored all states from …".
 # The number in it is not where the rows go on: some trainers count these anew, and some give an epoch.
-_RESUMED = r"(?i)(?<!not )\b(?:resum|restor|continu)(?:ing|ed)\b[^\n]{0,60}?(?:check-?point|ckpt|(?:training|optimization|step|iter\w*|epoch) from|from (?:\w+ )?(?:step|iter|epoch)|all states)"
+_RESUMED = (
+    r"(?i)(?<!not )\b(?:resum|restor|continu)(?:ing|ed)\b[^\n]{0,60}?"
+    r"(?:check-?point|ckpt|(?:training|optimization|step|iter\w*|epoch) from|from (?:\w+ )?(?:step|iter|epoch)|all states)"
+)
 
 _SENTENCES: tuple[tuple[str, Callable[[_Line], None]], ...] = (
     ("okens per iteration", _number("tokens_per_update", r"[Tt]okens per iteration(?: will be)?: NUMBER")),

@@ -1,8 +1,7 @@
 import numpy as np
 
-from symptoms.build import curve, found, make, mark, sure
-
 from nanoscope.analysis.case import Case
+from symptoms.build import curve, found, make, mark, sure
 
 NAN = float("nan")
 

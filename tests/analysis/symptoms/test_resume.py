@@ -1,5 +1,6 @@
 import numpy as np
 
+from nanoscope.record.run import Mark
 from symptoms.build import curve, found, make, mark, sure
 
 
@@ -21,3 +22,16 @@ def test_a_resume_without_a_jump_is_fine():
     for seed in range(20):
         steps, losses = curve(300, end=3.3, noise=0.1, seed=seed)
         assert not sure(make(losses, steps, marks=[mark("resume", 200)]), "resume"), seed
+
+
+def test_the_same_step_in_both_attempts_tells_of_a_jump():
+    losses, steps = np.linspace(4.0, 3.9, 4), np.array([901, 911, 921, 931])
+    jumped = Mark("resume", 900, 9, was=3.4, now=4.1, is_eval=True)
+    assert "resume_discontinuity" in sure(make(losses, steps, marks=[jumped]), "resume")
+    assert not sure(make(losses, steps, marks=[Mark("resume", 900, 9, was=4.0, now=4.02, is_eval=True)]), "resume")
+
+
+def test_of_two_lines_only_a_large_jump_counts():
+    steps = np.arange(1, 5) * 10
+    assert "resume_discontinuity" in sure(make([2.0, 2.02, 2.9, 2.8], steps, marks=[mark("resume", 25)]), "resume")
+    assert not sure(make([2.0, 2.02, 2.2, 2.1], steps, marks=[mark("resume", 25)]), "resume")
