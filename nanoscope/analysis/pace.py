@@ -95,7 +95,7 @@ def measured_mfu_work(case: Case) -> float | None:
     plain = usable & ordinary(case)
     if not case.run.words.mfu_is_smoothed:
         return float(np.median((mfu * took)[plain])) if plain.any() else None
-    settled = _settled(case, usable)
+    settled = _settled(case, plain)
     if settled is not None:
         return settled
     if not plain.any():
@@ -106,13 +106,14 @@ def measured_mfu_work(case: Case) -> float | None:
     return unrolled if unrolled is not None and unrolled > 0.9 * highest else highest
 
 
-def _settled(case: Case, usable: np.ndarray) -> float | None:
-    """Where step time and printed MFU have both stood still for five lines, the average has arrived."""
-    if len(usable) < 5:
+def _settled(case: Case, plain: np.ndarray) -> float | None:
+    """Where step time and printed MFU have both stood still for five ordinary lines, none left out, the average has arrived. Lines with
+    evaluations in them stand still as well, each with the average of what came between."""
+    if len(plain) < 5:
         return None
     windows = np.lib.stride_tricks.sliding_window_view
     mfu, took = windows(case.steps.mfu_frac[:200_000], 5), windows(case.steps.took_s[:200_000], 5)
-    steady = windows(usable[:200_000], 5).all(axis=1)
+    steady = windows(plain[:200_000], 5).all(axis=1) & windows(follows(case.steps.printed)[:200_000], 5)[:, 1:].all(axis=1)
     mfu, took = mfu[steady], took[steady]
     still = (np.ptp(mfu, axis=1) <= 0.004 * mfu[:, -1]) & (np.ptp(took, axis=1) <= 0.02 * took[:, -1])
     if not still.any():

@@ -16,7 +16,10 @@ What to change. Set gradient_accumulation_steps to what is meant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case, Quantity
@@ -49,6 +52,10 @@ def _accumulation(case: Case) -> Iterator[Finding | NotChecked]:
     # A printed MFU lags and is rounded: only a count that is clearly another one, and a whole one, is proof.
     if abs(times - nearest) > min(0.15, 0.04 * nearest) or any(abs(times / count - 1) < 0.25 for count in expected):
         return
+    off = times * _rounding(case.steps.mfu_frac)
+    if math.floor(times + off) > math.ceil(times - off):
+        yield NotChecked("grad_accum_inferred", msg("the printed MFU has too few digits to tell the number of micro-batches"))
+        return
     where = places.rows(case, 0, len(case.steps) - 1)
     evidence = Evidence(
         msg("micro-batches in one iteration"),
@@ -73,6 +80,17 @@ def _accumulation(case: Case) -> Iterator[Finding | NotChecked]:
         ),
         msg("the MFU of this trainer is not nanoGPT's (6N + 12LHQT, over 312 TFLOP/s)"),
     )
+
+
+def _rounding(mfu: np.ndarray) -> float:
+    """How far off a printed MFU may be for its last digit, as a share of it."""
+    shown = mfu[np.isfinite(mfu) & (mfu > 0)][:1000]
+    if not len(shown):
+        return 0.0
+    for decimals in range(2, 8):
+        if np.allclose(shown, np.round(shown, decimals), rtol=0, atol=1e-9):
+            return 0.5 * 10.0**-decimals / float(np.median(shown))
+    return 0.0
 
 
 def _small(case: Case) -> Iterator[Finding | NotChecked]:

@@ -18,6 +18,7 @@ What to change. Nothing in the run: read the true figure. To have it printed rig
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,16 +31,22 @@ from nanoscope.message import msg
 
 CODES = ("mfu_wrong_peak", "mfu_unknown_peak", "mfu_over_100")
 
+FIXED_PEAK = ("nanogpt", "llama2.c")  # their MFU is of an A100, whatever the card
+SMALLEST_SHOWN = 0.005  # an MFU of less may be printed as 0, or 0.00
+_NAMED_GPU = re.compile(r"(?i)\b(?:titan|quadro|tesla|geforce|gtx|rtx|radeon|instinct|mi\d{2,3}x?|[pkm]\d{2,3}|[bh]\d00)\b")
+
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
     printed = np.flatnonzero(np.isfinite(case.steps.mfu_frac))
-    yield from _unknown(case, printed)
-    if not len(printed):
+    unknown = list(_unknown(case, printed))
+    yield from unknown
+    if not len(printed) or unknown:
         return
     over = printed[case.steps.mfu_frac[printed] > 1.0]
     if len(over):
         yield _over(case, over)
-        return
+        if case.run.words.trainer not in FIXED_PEAK or (case.devices or 1) > 1:
+            return  # the devices may have been counted wrongly; where there is one, the peak is
     yield from _wrong(case, printed)
 
 
@@ -71,8 +78,8 @@ def _over(case: Case, over: np.ndarray) -> Finding:
 def _unknown(case: Case, printed: np.ndarray) -> Iterator[Finding]:
     zeros = printed[case.steps.mfu_frac[printed] == 0] if len(printed) else printed
     marks = [mark for mark in case.run.marks if mark.kind == "sentinel" and "mfu" in mark.text.lower()]
-    is_nanogpt = case.run.words.trainer == "nanogpt"  # its peak is fixed: 0.00% there is a tiny model
-    all_zero = len(zeros) >= 3 and len(zeros) == len(printed) and not case.is_cpu and not is_nanogpt
+    is_nanogpt = case.run.words.trainer in FIXED_PEAK  # 0.00% there is a tiny model
+    all_zero = len(zeros) > 0 and len(zeros) == len(printed) and not case.is_cpu and not is_nanogpt and not _is_that_slow(case, len(zeros))
     # nanoGPT prints -100% for its first five iterations; a log that never gets past them says nothing.
     never = not len(printed) and len(marks) > 0 and len(case.steps) >= (10 if is_nanogpt else 3)
     if not all_zero and not never:
@@ -100,6 +107,20 @@ def _unknown(case: Case, printed: np.ndarray) -> Iterator[Finding]:
     )
 
 
+def _is_that_slow(case: Case, lines: int) -> bool:
+    """Whether a true MFU may have been rounded to 0: by tokens/s x FLOPs per token; where these are not known, a few lines prove nothing."""
+    true = case.true_mfu
+    return lines < 3 if true is None else true.value < SMALLEST_SHOWN
+
+
+def _is_other_gpu(case: Case) -> bool:
+    """A named GPU that is no A100, though its peak is not known here."""
+    assert case.hardware is not None
+    if case.device is not None:
+        return case.device.kind == "gpu" and not case.device.name.startswith(("A100", "A800"))
+    return _NAMED_GPU.search(case.hardware.text) is not None
+
+
 def _wrong(case: Case, printed: np.ndarray) -> Iterator[Finding | NotChecked]:
     assumed = case.run.words.peak_flops
     if assumed is None:
@@ -109,7 +130,7 @@ def _wrong(case: Case, printed: np.ndarray) -> Iterator[Finding | NotChecked]:
         return
     row = int(printed[-1])
     if case.peak is None:
-        if case.is_cpu or (case.hardware.kind in ("cpu", "apple")):
+        if case.is_cpu or case.hardware.kind in ("cpu", "apple") or (case.run.words.trainer in FIXED_PEAK and _is_other_gpu(case)):
             yield _no_meaning(case, assumed, row)
         else:
             yield NotChecked("mfu_wrong_peak", msg("the peak of {hardware:code} is not known", hardware=case.hardware.text))

@@ -35,9 +35,9 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         yield NotChecked("val_below_train_ok", msg("there are no evaluations of both splits"))
         return
     noise = case.eval_noise.value if case.eval_noise is not None else 0.02
-    trained = both[case.evals.step[both] > 0] if len(both) > 1 else both
+    trained = both if _knows_something(case) else both[case.evals.step[both] > 0]
     gaps = (case.evals.train - case.evals.val)[trained]
-    if not len(gaps) or float(np.median(gaps)) < 3 * 1.41 * noise or (gaps > 0).mean() < 0.8:
+    if len(gaps) < 2 or float(np.median(gaps)) < 3 * 1.41 * noise or (gaps > 0).mean() < 0.8:
         return
     evidence = Evidence(
         msg("train loss minus val loss"),
@@ -55,3 +55,9 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         None,
         msg("the gap grows from evaluation to evaluation"),
     )
+
+
+def _knows_something(case: Case) -> bool:
+    """Whether the model at step 0 is a trained one: an untrained one finds every text equally hard, and says nothing of the splits."""
+    first, chance = case.first_loss, case.ln_vocab
+    return case.is_pretrained or (first is not None and chance is not None and first < 0.8 * chance)

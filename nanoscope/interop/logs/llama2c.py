@@ -18,7 +18,7 @@ from nanoscope.interop.logs.rows import num, whole
 
 ROW = re.compile(
     rf"(?<![A-Za-z:=] )(?<![\w/.]){whole()} \| loss {num('loss')}"
-    rf"(?: \| lr {num('rate')}(?: \| {num('took_ms')}ms(?: \| mfu {num('mfu_pct')}%)?)?)?"
+    rf"(?: \| lr {num('rate')}(?: \| {num('took_ms')}ms(?: \| mfu {{1,4}}{num('mfu_pct')}%)?)?)?"
 )
 
 DOOR = Door("llama2c", replace(nanogpt.WORDS, trainer="llama2.c"), signs=(" | loss ",), steps=(ROW,), evals=(nanogpt.STEP,))

@@ -34,7 +34,7 @@ WORDS = Words(
 # The patterns begin with a plain word, which the regular expression engine looks for many times faster than for a choice.
 ITER = re.compile(
     rf"iter {whole()}[:,] (?:lr:? {num('rate')}, )?(?:train )?loss:? {num('loss')}"
-    rf"(?:, time:? {num('took_ms')} ?ms)?(?:, mfu:? {num('mfu_pct')}%)?"
+    rf"(?:, time:? {num('took_ms')} ?ms)?(?:, mfu:? {{1,4}}{num('mfu_pct')}%)?"
 )
 STEP = re.compile(rf"step {whole()}: train(?: loss)? {num('train')}, val(?:idation)?(?: loss)? {num('val')}")
 _MORE = re.compile(r"[,;|] {0,4}[A-Za-z]")

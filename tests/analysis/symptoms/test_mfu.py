@@ -53,3 +53,22 @@ def test_zero_for_ever_is_a_missing_table_entry():
     assert "mfu_unknown_peak" in sure(make(np.linspace(8, 7, 9), words=NANOCHAT, took=1.0, mfu=0.0, hardware="RTX 9999"), "mfu")
     assert "mfu_unknown_peak" not in sure(timed(0.0, hardware="RTX 9999"), "mfu")  # nanoGPT's peak is fixed: a tiny model
     assert "mfu_unknown_peak" not in sure(make(np.linspace(2, 1, 5), marks=[mark("sentinel", 1, "mfu -100%")]), "mfu")
+
+
+def chat(mfu, **known):
+    shape = {"n_layer": 12, "n_embd": 768, "n_head": 6, "vocab_size": 32768, "block_size": 2048, "total_batch_size": 131072}
+    return make([3.3, 3.2], [5001, 9001], words=NANOCHAT, took=2.4, mfu=mfu, hardware="RTX 4080", **{**shape, **known})
+
+
+def test_a_zero_that_the_speed_cannot_give_is_an_unknown_peak():
+    assert sure(chat(0.0), "mfu") == {"mfu_unknown_peak"}
+    assert "mfu_unknown_peak" not in sure(chat(0.0, total_batch_size=256), "mfu")  # so slow that 0.00 is the truth
+
+
+def test_any_other_gpu_than_an_a100_is_the_wrong_peak_for_nanogpt():
+    assert "mfu_wrong_peak" in sure(timed(0.02, hardware="2x Quadro P5000"), "mfu")
+    assert not sure(timed(0.02, hardware="a machine at work"), "mfu")
+
+
+def test_above_100_per_cent_on_one_faster_card_is_the_peak():
+    assert sure(timed(1.06, hardware="H100"), "mfu") == {"mfu_over_100", "mfu_wrong_peak"}

@@ -362,3 +362,8 @@ def test_a_number_with_a_letter_behind_it_is_not_read_as_a_smaller_one():
 def test_one_line_of_a_fork_is_enough_to_see_its_fields():
     run = read_log("iter 10: loss 2.5000, time 30.00ms, mfu 9.00%, lr 1.0e-03, grad_norm 0.5\n")
     assert run.words.trainer == "nanogpt" and run.steps.rate[0] == 1e-3 and run.steps.grad_norm[0] == 0.5
+
+
+def test_an_mfu_may_be_padded():
+    rows = "".join(f"{k} | loss 2.{9 - k}000 | lr 1.000000e-04 | 12.00ms | mfu  0.0{k}%\n" for k in range(1, 6))
+    assert read_log("step 0: train loss 3.0000, val loss 3.0000\n" + rows).steps.mfu_frac[-1] == pytest.approx(0.0005)
