@@ -16,7 +16,7 @@ import numpy as np
 Split = Literal["train", "val"]
 
 BATCH_BYTES = 2 << 20  # of text, at which a batch is sent on: some 15 ms of encoding
-LONG_BYTES = 16 << 20  # documents beyond this travel in pieces
+LONG_BYTES = 8 << 20  # documents beyond this travel in pieces
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,18 @@ def pack(texts: list[bytes], hashes: np.ndarray | None = None, read_bytes: int =
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in texts], out=bounds[1:])
     return Documents(np.frombuffer(b"".join(texts), dtype=np.uint8), bounds, hashes, read_bytes)
+
+
+def in_batches(documents: Documents, batch_bytes: int = BATCH_BYTES) -> Iterator[Documents]:
+    """The same documents in batches of about `batch_bytes`: a few long rows among short ones would make a large batch."""
+    first, last = 0, len(documents)
+    while first < last:
+        limit = documents.bounds[first] + batch_bytes
+        end = max(first + 1, int(np.searchsorted(documents.bounds, limit, side="right")) - 1)
+        start, stop = documents.bounds[first], documents.bounds[end]
+        share = int(documents.read_bytes * (stop - start) / max(1, documents.bounds[-1] - documents.bounds[0]))
+        yield Documents(documents.text[start:stop], documents.bounds[first : end + 1] - start, read_bytes=share)
+        first = end
 
 
 def packed(rows: Iterable[tuple[bytes, int]], batch_bytes: int = BATCH_BYTES) -> Iterator[Batch]:

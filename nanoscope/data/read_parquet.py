@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoscope.data.documents import BATCH_BYTES, LONG_BYTES, Batch, Damaged, Documents, pack, pieces
+from nanoscope.data.documents import BATCH_BYTES, LONG_BYTES, Batch, Damaged, Documents, in_batches, pack, pieces
 from nanoscope.data.text_column import choose_column, require_column
 from nanoscope.errors import require
 
@@ -65,7 +65,7 @@ def _documents(array: Any, place: str, first_row: int, damaged: Damaged, read_by
         yield from _one_by_one(text, bounds, set(bad), read_bytes)
     elif np.any(~empty):
         # A row without text has no bytes, so leaving out its bound leaves out the row.
-        yield Documents(text, np.concatenate([bounds[:1], bounds[1:][~empty]]), read_bytes=read_bytes)
+        yield from in_batches(Documents(text, np.concatenate([bounds[:1], bounds[1:][~empty]]), read_bytes=read_bytes))
 
 
 def _one_by_one(text: np.ndarray, bounds: np.ndarray, leave_out: set[int], read_bytes: int) -> Iterator[Batch]:

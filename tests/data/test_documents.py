@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from texts import PIECES, utf8_text
 
-from nanoscope.data.documents import LONG_BYTES, Documents, Piece, first_cut, last_cut, packed, pieces
+from nanoscope.data.documents import LONG_BYTES, Documents, Piece, first_cut, in_batches, last_cut, pack, packed, pieces
 from nanoscope.data.tokenizers import GPT2Tokenizer
 from nanoscope.data.train_bpe import train_bpe
 
@@ -52,6 +52,17 @@ def test_documents_are_packed_in_order_and_long_ones_travel_in_pieces():
     assert b"".join(part.text.tobytes() for part in found) == b"onetwo" + long + b"three"
     assert sum(part.read_bytes for part in found) == 11 + len(long)
     assert np.array_equal(found[0].bounds, [0, 3, 6])
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=40), limit=st.integers(1, 40))
+def test_large_batches_are_cut_between_documents(sizes: list[int], limit: int):
+    whole = pack([bytes([n % 251]) * size for n, size in enumerate(sizes)], read_bytes=1000)
+    parts = list(in_batches(whole, limit))
+    assert b"".join(part.text.tobytes() for part in parts) == whole.text.tobytes()
+    assert [n for part in parts for n in np.diff(part.bounds).tolist()] == sizes
+    assert all(len(part) == 1 or len(part.text) <= limit for part in parts)
+    assert all(part.bounds[0] == 0 and part.bounds[-1] == len(part.text) for part in parts)
+    assert 1000 - len(parts) <= sum(part.read_bytes for part in parts) <= 1000
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
