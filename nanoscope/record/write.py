@@ -22,6 +22,7 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -176,12 +177,25 @@ def training_here(run: Path) -> Iterator[None]:
         )
     (run / STOP_FILE).unlink(missing_ok=True)  # a request that an earlier process did not live to see
     files.write_whole(run / PID_FILE, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started_at_s": time.time()}))
+    done = threading.Event()
+    threading.Thread(target=_show_life, args=(run / PID_FILE, done), name="heartbeat", daemon=True).start()
     try:
         yield
     finally:
+        done.set()
         for name in (PID_FILE, STOP_FILE):
             with contextlib.suppress(OSError):
                 (run / name).unlink(missing_ok=True)
+
+
+HEARTBEAT_S, DEAD_AFTER_S = 20.0, 120.0
+
+
+def _show_life(claim: Path, done: threading.Event) -> None:
+    """Touches the claim now and then: whoever looks from another machine, or another container, cannot ask for the process."""
+    while not done.wait(HEARTBEAT_S):
+        with contextlib.suppress(OSError):
+            os.utime(claim)
 
 
 def living_process(run: Path) -> int | None:
@@ -189,10 +203,11 @@ def living_process(run: Path) -> int | None:
     try:
         claim = json.loads((run / PID_FILE).read_bytes())
         pid, host = int(claim["pid"]), claim["host"]
+        silent_s = time.time() - (run / PID_FILE).stat().st_mtime
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if host != socket.gethostname():
-        return pid  # another machine's process cannot be asked; believe the file
+        return pid if silent_s < DEAD_AFTER_S else None
     import psutil
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +28,11 @@ class Evaluation:
         return self.loss / math.log(2) / bytes_per_token if bytes_per_token else None
 
 
-def evaluate(model: nn.Module, batches: Iterable[Batch], machine: Machine, check: Callable[[], None] = lambda: None) -> Evaluation:
-    """`model` is a WithLoss (compiled or not). `check` is called before each batch: it may raise to end the evaluation."""
+def evaluate(
+    model: nn.Module, batches: Iterable[Batch], machine: Machine, check: Callable[[], None] = lambda: None, at_once: int | None = None
+) -> Evaluation:
+    """`model` is a WithLoss (compiled or not). `check` is called before each batch: it may raise to end the evaluation. At most `at_once`
+    sequences go through the model together; a batch stays a batch in the result."""
     started_at_s = time.perf_counter()
     was_training = model.training
     model.eval()
@@ -38,11 +41,18 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], machine: Machine, check
         with torch.no_grad(), machine.autocast():
             for x, y in batches:
                 check()
-                losses.append(model(x, y).plain.float().item())
+                losses.append(_loss_of(model, x, y, at_once or len(x)))
                 weights.append(y.numel())
     finally:
         model.train(was_training)
     return summary(losses, weights, time.perf_counter() - started_at_s)
+
+
+def _loss_of(model: nn.Module, x: Tensor, y: Tensor, at_once: int) -> float:
+    if at_once >= len(x):
+        return model(x, y).plain.float().item()
+    pieces = zip(x.split(at_once), y.split(at_once), strict=True)
+    return sum(model(idx, targets).plain.float().item() * len(idx) for idx, targets in pieces) / len(x)
 
 
 def summary(losses: list[float], weights: list[int], took_s: float) -> Evaluation:
@@ -60,7 +70,3 @@ def summary(losses: list[float], weights: list[int], took_s: float) -> Evaluatio
 def evaluate_model(model: nn.Module, batches: Iterable[Batch], machine: Machine) -> Evaluation:
     """For a bare model: comparison and probes hand in their own windows."""
     return evaluate(WithLoss(model), batches, machine)
-
-
-def in_batches(x: Tensor, y: Tensor, batch_size: int) -> Iterator[Batch]:
-    yield from zip(x.split(batch_size), y.split(batch_size), strict=True)

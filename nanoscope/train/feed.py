@@ -80,13 +80,18 @@ class NanoGPTFeed:
 
     def state(self) -> dict[str, Any]:
         pending = [] if self._pending is None or self._drawn is None else self._drawn.tolist()
-        return {"pending": pending, "generator": torch.get_rng_state()}
+        state = {"pending": pending, "generator": torch.get_rng_state()}
+        if self._device.type == "cuda":  # dropout draws from the device's own
+            state["device_generator"] = torch.cuda.get_rng_state(self._device)
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
         self._pending = None
         if not state:
             return
         torch.set_rng_state(state["generator"])
+        if self._device.type == "cuda" and "device_generator" in state:
+            torch.cuda.set_rng_state(state["device_generator"], self._device)
         if state["pending"]:
             self._given = np.asarray(state["pending"], dtype=np.int64)
             self.prefetch(0)

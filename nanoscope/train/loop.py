@@ -9,10 +9,10 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import torch
@@ -42,6 +42,7 @@ from nanoscope.train.stopping import Stopped, StopRequest, listening
 if TYPE_CHECKING:
     from nanoscope.data.store import Dataset
 
+Done = TypeVar("Done")
 PEAKS_MEASURED_AT_MOST = 5
 MEMORY_TOLD_EVERY = 16  # steps: asking the operating system takes longer than it is worth each time
 
@@ -132,7 +133,7 @@ class Loop:
     def begin(self, resumed_from: str, facts: Iterable[Event]) -> None:
         progress = self.trainee.progress
         if resumed_from:
-            self.keeper.started_step = progress.step
+            self.keeper.started_step = self.keeper.saved_step = progress.step
         self.tell(RunStarted(step=progress.step, resumed_from=resumed_from, pid=os.getpid(), threads=self.machine.threads))
         for event in facts:
             self.tell(event)
@@ -174,7 +175,7 @@ class Loop:
 
     def _update(self) -> None:
         with self.clock.part("train"):
-            update = self._update_within_memory()
+            update = self._within_memory(lambda: take_update(self.trainee, self.config, self.machine, self.clock, self.stop.check))
         if update.bad:
             self._skip(update)
             return
@@ -190,11 +191,11 @@ class Loop:
             self._watch(update.took_s)
         self._doubt_the_peak(update.took_s)
 
-    def _update_within_memory(self) -> Update:
-        """The update, with ever smaller micro-batches if memory runs out. Tokens per update stay."""
+    def _within_memory(self, work: Callable[[], Done]) -> Done:
+        """Does `work`, with ever smaller micro-batches if memory runs out. Tokens per update stay."""
         while True:
             try:
-                return take_update(self.trainee, self.config, self.machine, self.clock, self.stop.check)
+                return work()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -236,7 +237,7 @@ class Loop:
         trainee.feed.restore(data_position)
         now = trainee.progress
         now.sample, now.rollbacks, now.skipped = before.sample, before.rollbacks + 1, []
-        self.keeper.started_step = now.step
+        self.keeper.started_step = self.keeper.saved_step = now.step
         self.tell(RolledBack(from_step=before.step, to_step=now.step, because=str(seen)))
 
     # --- evaluations
@@ -252,10 +253,8 @@ class Loop:
     def _evaluate(self) -> bool:
         """Tells of both splits; True where val is the lowest so far."""
         trainee, progress = self.trainee, self.trainee.progress
-        found: dict[str, Evaluation] = {}
         with self.clock.part("eval"):
-            for split in SPLITS:
-                found[split] = evaluate(trainee.run, self.sets.batches(split), self.machine, self.stop.check)
+            found = self._within_memory(self._evaluations)
         is_best = found["val"].loss < progress.best_val
         if is_best:
             progress.best_val, progress.best_step = found["val"].loss, progress.step
@@ -272,6 +271,10 @@ class Loop:
                 )
             )  # fmt: skip
         return is_best
+
+    def _evaluations(self) -> dict[str, Evaluation]:
+        run, at_once = self.trainee.run, self.trainee.micro_batch
+        return {split: evaluate(run, self.sets.batches(split), self.machine, self.stop.check, at_once) for split in SPLITS}
 
     # --- the machine's peak
 
@@ -333,7 +336,9 @@ class Loop:
 
     def _save_where_it_stands(self) -> None:
         self.trainee.optimizer.zero_grad(set_to_none=True)
-        self.keeper.save(self.trainee, self._facts())
+        self.keeper.finish()
+        if self.keeper.saved_step != self.trainee.progress.step:
+            self.keeper.save(self.trainee, self._facts())
 
     def _end(self, why: str, because: Message | None) -> Outcome:
         self.keeper.finish()

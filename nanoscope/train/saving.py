@@ -92,6 +92,9 @@ class Keeper:
 
     def _write(self, snapshot: Snapshot, best_step: int) -> int:
         step = snapshot.state["step"]
+        spoilt = [name for name, tensor in snapshot.model.items() if not bool(torch.isfinite(tensor).all())]
+        if spoilt:  # the older checkpoint is worth more than this one
+            raise ValueError(f"{spoilt[0]} holds numbers that are not finite")
         try:
             size = save(checkpoint_folder(self._run, step), snapshot, self._write_tokenizer)
         except (OSError, SafetensorError):

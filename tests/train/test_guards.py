@@ -198,3 +198,56 @@ def test_other_errors_are_not_taken_for_full_memory(data: Dataset, tmp_path: Pat
     end = events_of(run)[-1]
     assert (end["why"], "mat1" in end["because"]) == ("failed", True), "the record says how it ended"
     assert digests(run, 0), "and what was saved is still there"
+
+
+def test_full_memory_in_an_evaluation_does_not_end_the_run(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = but(max_iters=4, eval_interval=2, data_order="nanogpt")
+    recorded(config, data, tmp_path / "whole")
+    from nanoscope.train.loop import Loop
+
+    real = Loop._to_the_end
+
+    def with_full_memory(self):
+        self.trainee.run = FullMemory(self.trainee.run, {6 + 2 + 5}, torch.OutOfMemoryError)  # inside the second evaluation
+        real(self)
+
+    monkeypatch.setattr(Loop, "_to_the_end", with_full_memory)
+    assert recorded(config, data, tmp_path / "run").why == "finished"
+    told = [event for event in events_of(tmp_path / "run") if event["event"] == "micro_batch_halved"]
+    assert [(event["step"], event["old"], event["new"]) for event in told] == [(2, 4, 2)]
+    for name in ("whole", "run"):
+        evaluations = [event["loss"] for event in events_of(tmp_path / name) if event["event"] == "evaluated"]
+        assert len(evaluations) == 6
+    ours, theirs = losses_of(tmp_path / "run"), losses_of(tmp_path / "whole")
+    for step in ours:
+        assert ours[step] == pytest.approx(theirs[step], rel=1e-5)
+
+
+def test_weights_that_became_bad_are_never_saved_and_are_replaced_from_a_good_checkpoint(data: Dataset, tmp_path: Path):
+    """As if memory had failed: a weight turns into NaN between two steps."""
+    from nanoscope.checkpoint import load
+    from nanoscope.record.events import StepTaken
+    from nanoscope.record.layout import checkpoint_folders
+    from nanoscope.train.loop import Loop
+
+    loops: list[Loop] = []
+    real = Loop.go
+    run = tmp_path / "run"
+
+    def go(self):
+        loops.append(self)
+        return real(self)
+
+    def spoil(event):
+        if isinstance(event, StepTaken) and event.step == 6 and not any(e["event"] == "rolled_back" for e in events_of(run)):
+            loops[0].trainee.model.blocks[0].mlp.up.weight.data[0, 0] = math.nan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "go", go)
+        outcome = recorded(but(max_iters=10, eval_interval=3, checkpoint_interval=1, keep_checkpoints=20), data, run, spoil)
+    assert (outcome.why, outcome.step) == ("finished", 10)
+    told = events_of(run)
+    assert [(e["from_step"], e["to_step"]) for e in told if e["event"] == "rolled_back"] == [(6, 5)]
+    assert ["not finite" in e["because"] for e in told if e["event"] == "checkpoint_failed"] == [True]
+    for folder in checkpoint_folders(run):
+        assert all(torch.isfinite(tensor).all() for tensor in load(folder).model.values())

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from nanoscope.errors import UserError
 from nanoscope.record.events import Logged, RunEnded, StepTaken
 from nanoscope.record.layout import checkpoint_folders
 from nanoscope.record.read import read_run
-from nanoscope.record.write import Recorder, end_run, log, mend, read_run_file, start_run
+from nanoscope.record.write import Recorder, end_run, living_process, log, mend, read_run_file, start_run, training_here
 
 
 def step(number: int, loss: float = 1.0) -> StepTaken:
@@ -201,3 +202,27 @@ def test_a_loop_that_is_not_ours_writes_the_same_record(tmp_path: Path, monkeypa
     assert read_run(folder).get("state") == "failed"
     with pytest.raises(UserError, match="already holds a run"):
         start_run("mine")
+
+
+def test_a_claim_from_another_machine_counts_while_it_shows_life(tmp_path: Path):
+    run = tmp_path / "run"
+    run.mkdir()
+    claim = run / "running.json"
+    claim.write_text(json.dumps({"pid": 12, "host": "elsewhere", "started_at_s": 1.0}))
+    assert living_process(run) == 12
+    long_ago = claim.stat().st_mtime - 600
+    os.utime(claim, (long_ago, long_ago))
+    assert living_process(run) is None, "its machine, or its container, is gone"
+
+
+def test_a_training_process_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanoscope.record.write.HEARTBEAT_S", 0.01)
+    (tmp_path / "run").mkdir()
+    with training_here(tmp_path / "run"):
+        claim = tmp_path / "run" / "running.json"
+        os.utime(claim, (1.0, 1.0))
+        until_s = time.monotonic() + 5
+        while claim.stat().st_mtime == 1.0 and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert claim.stat().st_mtime > 1.0
+    assert not claim.exists()

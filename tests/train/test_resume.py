@@ -89,12 +89,12 @@ def test_a_stop_inside_an_evaluation_repeats_it_whole(order: str, data: Dataset,
     last = recorded(config, data, whole).step
     original, calls = loop_module.evaluate, []
 
-    def stops_at_the_fourth(model, batches, machine, check):
+    def stops_at_the_fourth(model, batches, *rest):
         calls.append(1)
         if len(calls) == 4:  # val at step 3
             next(iter(batches))
             raise Stopped
-        return original(model, batches, machine, check)
+        return original(model, batches, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop_module, "evaluate", stops_at_the_fourth)
