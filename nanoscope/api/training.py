@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoscope.api.folders import choose_folder, claim_folder, source_name
+from nanoscope.config.fields import Config
 from nanoscope.config.fields import settings as all_settings
 from nanoscope.config.load import load
 from nanoscope.config.preset import Preset, named_preset
@@ -114,12 +115,15 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     from nanoscope.record.write import Recorder
     from nanoscope.train.loop import train
 
-    progress = Progress(about_run(folder.name, dataclasses.asdict(job.settings.config)), learn=lambda: about_folder(folder))
+    config, initial = _initial_weights(job.settings.config)
+    progress = Progress(about_run(folder.name, dataclasses.asdict(config)), learn=lambda: about_folder(folder))
     recorder = Recorder(folder)
     listeners = Listeners(recorder, views(progress, folder))
     listeners.add(Watchdog(lambda: certain_faults(folder), listeners.emit))
     try:
-        outcome = train(job.settings.config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset)
+        outcome = train(
+            config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset, initial=initial
+        )
     finally:
         troubles = listeners.close()
         recorder.close()
@@ -127,6 +131,16 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     if outcome.unsaved:
         notes = (msg("the last state is not on disk: {because}", because=outcome.unsaved), *notes)
     return Ended(folder, outcome, progress, findings, troubles, (*job.notes, *notes, *map(_told, troubles)), job.preset)
+
+
+def _initial_weights(config: Config) -> tuple[Config, Mapping[str, Any] | None]:
+    """Weights that come from elsewhere, with the shape that they bring along; None where the run begins from nothing or from a run."""
+    from nanoscope.interop.gpt2_weights import gpt2_folder, read_gpt2
+
+    if config.init_from in ("scratch", "resume") or is_run(Path(config.init_from)):
+        return config, None
+    found = gpt2_folder(config.init_from)
+    return (config, None) if found is None else read_gpt2(found, config)
 
 
 def diagnosed(folder: Path) -> tuple[Sequence[Finding], tuple[Message, ...]]:

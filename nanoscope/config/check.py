@@ -41,7 +41,9 @@ def _allowed(known: Setting) -> Message:
 
 def _pairs(config: Config, came_from: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], Fault]]:
     width, heads = config.n_embd, config.n_head
-    if width % heads:
+    if heads < 1:
+        pass  # told already: too small
+    elif width % heads:
         below, above = width - width % heads, width - width % heads + heads
         yield (
             ("n_embd", "n_head"),

@@ -17,8 +17,6 @@ from nanoscope.config.settings import Settings
 from nanoscope.errors import Fault, UserError, fault, raise_if_any
 from nanoscope.message import Message, msg
 
-ALIASES = {"start": "prompt"}  # nanoGPT's sample.py says start
-AUTO_NUMBERS = frozenset(("batch_size",))  # numbers in Config that `auto` leaves to `tune`
 _SUFFIXES = (".py", ".toml", ".json")
 
 
@@ -36,7 +34,11 @@ def load(source: str | None = None, overrides: Sequence[tuple[str, str]] = ()) -
     config = Config(**draft.values)  # type: ignore[arg-type]
     raise_if_any([*draft.faults, *faults_in(config, draft.came_from, ignore=draft.faulty)])
     came_from = {name: draft.came_from.get(name, "default") for name in settings()}
-    return Settings(config, came_from, frozenset(draft.auto), preset=preset, comments=tuple(draft.comments), notes=tuple(draft.notes))
+    if config.wandb_log:
+        draft.notes.append(
+            msg("{key:code} is on, but this version sends no run anywhere: the record in the run folder is complete", key="wandb_log")
+        )
+    return Settings(config, came_from, preset=preset, comments=tuple(draft.comments), notes=tuple(draft.notes))
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,6 @@ class _Draft:
 
     values: dict[str, object] = field(default_factory=dict)
     came_from: dict[str, str] = field(default_factory=dict)
-    auto: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
     faulty: set[str] = field(default_factory=set)
     comments: list[str] = field(default_factory=list)
@@ -149,11 +150,6 @@ class _Draft:
         if known is None:
             self.faults.append(_unknown_key(key, where, _nearest(key)))
             return
-        if value in ("auto", "Auto") and key in AUTO_NUMBERS:
-            self.auto.add(key)
-            self.came_from[key] = where
-            return
-        self.auto.discard(key)
         fitted = _fit(value, known)
         if isinstance(fitted, _Misfit):
             self.faults.append(

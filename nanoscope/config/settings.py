@@ -13,7 +13,6 @@ from nanoscope.message import Message
 class Settings:
     config: Config
     came_from: Mapping[str, str] = field(default_factory=dict)  # "default", "preset quickstart", "config.toml line 4", "--max_iters=10"
-    auto: frozenset[str] = frozenset()  # settings given as `auto` that are numbers in Config: batch_size
     unused: Mapping[str, object] = field(default_factory=dict)  # keys of a config file that nanoscope does not have
     preset: str = ""
     comments: tuple[str, ...] = ()  # comments of the config file, for checking what they claim

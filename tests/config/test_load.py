@@ -75,7 +75,6 @@ def test_switches_take_both_spellings(text: str, value: bool):
 
 def test_auto_is_a_value_where_the_program_may_decide():
     assert load(None, [("compile", "auto")]).config.compile is None
-    assert load(None, [("batch_size", "auto")]).auto == {"batch_size"}
     assert faults(None, [("n_layer", "auto")]) == ["n_layer = auto is not a whole number"]
 
 
