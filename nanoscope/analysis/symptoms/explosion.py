@@ -27,7 +27,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanoscope.analysis.statistics import MAD_TO_SD, noise_of
+from nanoscope.analysis.statistics import MAD_TO_SD, noise_of, paired_difference
 from nanoscope.message import msg
 
 CODES = ("grad_explosion", "loss_divergence")
@@ -56,6 +56,9 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         if rise is not None and not _is_resume(case, at[rise.at]) and not _is_overfitting(case, values is case.vals[1]):
             yield _diverged(case, at, values, rise, what)
             return
+    rise = _risen_evaluations(case)
+    if rise is not None and not _is_resume(case, case.vals[0][rise.at]):
+        yield _diverged(case, *case.vals, rise, msg("val loss"))
 
 
 def lasting_rise(x: np.ndarray, y: np.ndarray) -> Rise | None:
@@ -69,11 +72,34 @@ def lasting_rise(x: np.ndarray, y: np.ndarray) -> Rise | None:
     low = float(levels[lowest])
     noise = _scatter(x, y, lowest, low)
     tail = y[-max(3, width) :]
-    clearly = end > low + max(0.2, 8 * noise, 0.08 * abs(low))
-    if not clearly or not (tail > low + 4 * noise).all() or lowest >= len(y) - 3:
+    if lowest >= len(y) - 3:
+        return None
+    if width >= 10:  # both levels are medians of many points: their own error counts, not the scatter of single points
+        error = 1.25 * noise * np.sqrt(1 / len(tail) + 1 / width)
+        holds = np.mean(tail > 0.5 * (low + end)) > 0.85
+    else:
+        error = 1.0 * noise
+        holds = (tail > low + 4 * noise).all()
+    if not holds or end < low + max(0.2, 10 * error, 0.08 * abs(low)):
         return None
     above = np.flatnonzero(y[lowest:] > low + 0.5 * (end - low))
     return Rise(lowest + int(above[0]), low, end, noise)
+
+
+def _risen_evaluations(case: Case) -> Rise | None:
+    """Where the batches of each evaluation are kept, two evaluations are enough: batch by batch, val stands clearly above its lowest."""
+    kept, names = case.evals.val_batch_losses, case.evals.batches
+    val, train = case.evals.val, case.evals.train
+    if len(kept) < 4 or len(set(names)) != 1 or len(kept) != len(val) or not (np.isfinite(val).all() and np.isfinite(train).all()):
+        return None
+    low = int(np.argmin(val))
+    if low > len(val) - 3 or min(train[-2:]) < train[low] + 0.1:
+        return None
+    rises = [paired_difference(kept[i], kept[low]) for i in (-2, -1)]
+    if any(rise is None or rise[0] < max(0.1, 6 * rise[1]) for rise in rises):
+        return None
+    noise = case.eval_noise.value if case.eval_noise is not None else 0.0
+    return Rise(low + 1, float(val[low]), float(val[-1]), noise)
 
 
 def _scatter(x: np.ndarray, y: np.ndarray, lowest: int, low: float) -> float:

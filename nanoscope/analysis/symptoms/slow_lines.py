@@ -326,7 +326,7 @@ def _unexplained(case: Case) -> Iterator[Finding]:
 def _own_parts(case: Case) -> Iterator[Finding]:
     """Our own runs know where each second went."""
     parts = case.run.time_parts
-    total = sum(parts.values())
+    total = sum(seconds for part, seconds in parts.items() if part not in ("compile", "other"))  # starting up is not what recurs
     if total <= 0:
         return
     evals = parts.get("eval", 0.0)

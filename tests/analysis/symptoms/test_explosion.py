@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 
 from symptoms.build import char_curve, curve, found, make, mark, sure
@@ -43,3 +45,16 @@ def test_a_rise_at_a_resume_belongs_to_the_resume():
     steps, losses = curve(300, end=3.5, noise=0.02)
     losses[200:] += 0.6
     assert "loss_divergence" not in found(make(losses, steps, marks=[mark("resume", 200)]), "explosion")
+
+
+def test_a_rise_shown_batch_by_batch_needs_two_evaluations():
+    rng = np.random.default_rng(0)
+    hard = 0.3 * rng.standard_normal(10)  # some batches are harder than others, in every evaluation
+    run = make(np.linspace(4, 3.1, 60), evals=[(10 * i, v, v) for i, v in enumerate([4.5, 3.4, 3.2, 3.1, 3.0, 3.33, 3.36])])
+    kept = tuple(v + hard + 0.01 * rng.standard_normal(10) for v in run.evals.val)
+    run = dataclasses.replace(run, evals=dataclasses.replace(run.evals, batches=("same",) * 7, val_batch_losses=kept))
+    assert "loss_divergence" in sure(run, "explosion")
+    calm = dataclasses.replace(
+        run, evals=dataclasses.replace(run.evals, val_batch_losses=tuple(kept[4] + 0.01 * rng.standard_normal(10) for _ in kept))
+    )
+    assert "loss_divergence" not in sure(calm, "explosion")
