@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nanoscope.data.dedup import Dedup, NearDuplicates, SeenHashes
-from nanoscope.data.documents import Batch, Documents, Piece, Split
+from nanoscope.data.documents import Batch, Documents, Piece
 from nanoscope.data.encoders import Encoder
 from nanoscope.data.hashing import KEY_BYTES, from_digest, hash_of, hashes_of, split_keys
-from nanoscope.data.sidecar import INDEX, documents_file, tokens_file
 from nanoscope.data.split import FEW_DOCUMENTS, AtCharacter, SplitRule, cut_at_character
+from nanoscope.data.token_writer import Part, SplitWriter
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -73,7 +73,7 @@ def encode_all(
     """Fills the token files in `folder`. `told(bytes read, documents, tokens)` is called after each batch."""
     if isinstance(how.rule, AtCharacter):
         batches = cut_at_character(batches, how.rule)
-    writers = {split: SplitWriter(folder, split, how) for split in ("train", "val")}
+    writers = {split: SplitWriter(folder, split, how.dtype, how.vocab_size) for split in ("train", "val")}
     desk = _Desk(how, writers, stages)
     try:
         for result in in_order(_timed(_with_hashes(batches), stages), desk.encode, workers):
@@ -127,18 +127,7 @@ class _Encoded:
     signatures: list[Any] | None
     piece: Piece | None  # set where this is a part of one document
     read_bytes: int
-    parts: dict[str, _Part] | None  # what is to be written, where nothing is left to decide
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Tokens for one split, ready to write."""
-
-    ids: np.ndarray
-    ends: np.ndarray
-    hashes: np.ndarray
-    text_bytes: int
-    counts: np.ndarray
+    parts: dict[str, Part] | None  # what is to be written, where nothing is left to decide
 
 
 class _Desk:
@@ -236,7 +225,7 @@ class _Desk:
             return np.array([encoded.piece.split == "val"])
         return self.how.rule.is_val(encoded.keys)
 
-    def _part(self, encoded: _Encoded, documents: np.ndarray) -> _Part:
+    def _part(self, encoded: _Encoded, documents: np.ndarray) -> Part:
         ends_here = encoded.piece is None or encoded.piece.is_last
         starts, stops = encoded.bounds[documents], encoded.bounds[documents + 1]
         if len(documents) == len(encoded.keys):
@@ -244,7 +233,7 @@ class _Desk:
         else:
             slices = [encoded.ids[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
             ids = np.concatenate(slices, dtype=self.how.dtype, casting="unsafe")
-        return _Part(
+        return Part(
             ids=ids,
             ends=np.cumsum(stops - starts) if ends_here else np.empty(0, dtype=np.int64),
             hashes=encoded.hashes[documents] if ends_here else encoded.hashes[:0],
@@ -260,56 +249,6 @@ class _Desk:
         outcome.few_sizes.append(encoded.sizes if size is None else np.array([size]))
         if outcome.documents > FEW_DOCUMENTS:
             outcome.few_keys, outcome.few_sizes = None, []
-
-
-class SplitWriter:
-    """The two files of one split: its tokens, and where its documents end."""
-
-    def __init__(self, folder: Path, split: Split, how: Encoding):
-        self._tokens = open(tokens_file(folder, split), "wb")  # noqa: SIM115  closed by whoever made the writer
-        self._index = open(documents_file(folder, split), "wb")  # noqa: SIM115
-        self._width = how.dtype.itemsize
-        self.name = tokens_file(folder, split).name
-        self._digest = hashlib.sha256()
-        self._was_rolled_back = False
-        self.tokens = self.documents = 0
-        self.counts = np.zeros(how.vocab_size, dtype=np.int64)
-        self.marked_bytes = 0
-        self._marked: tuple[int, int, np.ndarray] | None = None
-
-    def add(self, part: _Part) -> None:
-        self._tokens.write(part.ids.data)
-        self._digest.update(part.ids.data)
-        index = np.empty(len(part.ends), dtype=INDEX)
-        index["end"], index["hash"] = part.ends + self.tokens, part.hashes
-        self._index.write(index.tobytes())
-        self.tokens += len(part.ids)
-        self.documents += len(index)
-        self.counts += part.counts
-
-    def mark(self) -> None:
-        """A long document begins here."""
-        self._marked = (self.tokens, self.documents, self.counts.copy())
-        self.marked_bytes = 0
-
-    def roll_back(self) -> None:
-        """As if nothing had been added since the mark."""
-        assert self._marked is not None
-        self.tokens, self.documents, self.counts = self._marked
-        self._tokens.seek(self.tokens * self._width)
-        self._tokens.truncate()
-        self._index.seek(self.documents * INDEX.itemsize)
-        self._index.truncate()
-        self._marked = None
-        self._was_rolled_back = True
-
-    def sha256(self) -> str | None:
-        """Of the token file, where it was written in one go."""
-        return None if self._was_rolled_back else self._digest.hexdigest()
-
-    def close(self) -> None:
-        self._tokens.close()
-        self._index.close()
 
 
 def _timed(batches: Iterator[Item], stages: Stages) -> Iterator[Item]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,40 +24,25 @@ import numpy as np
 from nanoscope import files
 from nanoscope.data.compressed import COMPRESSED, Broken
 from nanoscope.data.dedup import Dedup
-from nanoscope.data.documents import Batch, Damaged, Documents
-from nanoscope.data.encoders import code_points, encoder_for
+from nanoscope.data.documents import LONG_BYTES, Damaged
+from nanoscope.data.encoders import encoder_for
 from nanoscope.data.facts import entropy_nats, length_facts, pair_facts
 from nanoscope.data.fingerprint import combined, fingerprint_of_tokens
-from nanoscope.data.hashing import hashes_of
-from nanoscope.data.pipeline import Encoding, Outcome, SplitWriter, Stages, encode_all, usable_cores
+from nanoscope.data.job import Counted, Job, Progress, Told
+from nanoscope.data.pipeline import Encoding, Outcome, Stages, encode_all, usable_cores
 from nanoscope.data.read_text import count_characters
-from nanoscope.data.sidecar import FORMAT, INDEX, META, SIDECAR, SOURCES, TokensOnDisk, documents_file, read_sidecar, tokens_file
+from nanoscope.data.ready import find_ready, remove_dead, require_place, require_space
+from nanoscope.data.sidecar import FORMAT, INDEX, META, SIDECAR, SOURCES, TokensOnDisk, documents_file, tokens_file
 from nanoscope.data.sources import STDIN, SourceFile, find_files, read_documents, spool_stdin
 from nanoscope.data.split import SINGLE_TRAIN_FRAC, AtCharacter, ByHash, SplitRule, choose, fits
-from nanoscope.data.tokenizers import KINDS, CharTokenizer, GPT2Tokenizer, Tokenizer, tokenizer_from_files
-from nanoscope.data.train_bpe import train_bpe
+from nanoscope.data.token_writer import SplitWriter
+from nanoscope.data.tokenizers import CharTokenizer, Tokenizer
+from nanoscope.data.vocabulary import tokenizer_for
 from nanoscope.errors import fault
-from nanoscope.files import UNFINISHED, free_bytes, whole_folder
+from nanoscope.files import whole_folder
 from nanoscope.message import msg
 
-SMALL_CORPUS_BYTES = 16 << 20  # up to here characters are a sensible vocabulary, and few texts are large enough for 50,257 tokens
 VAL_FRAC, MOST_VAL_BYTES = 0.1, 32 << 20
-BPE_SAMPLE_BYTES = 64 << 20
-DEFAULT_BPE_SIZE = 4096
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far `prepare` is. `total_bytes` is of the sources on disk."""
-
-    stage: str  # "download", "vocabulary" or "encode"
-    done_bytes: int
-    total_bytes: int
-    documents: int = 0
-    tokens: int = 0
-
-
-Told = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -90,12 +74,12 @@ def prepare(
         given = [str(source) for source in sources]
         here = [spool_stdin(Path(stack.enter_context(tempfile.TemporaryDirectory()))) if source == STDIN else source for source in given]
         found = find_files(here)
-        job = _Job(found, given, tokenizer, vocab_size, text_column, dedup, val_frac, name or out.name, progress or (lambda _: None))
-        if (ready := _ready(out, job)) is not None:
+        job = Job(found, given, tokenizer, vocab_size, text_column, dedup, val_frac, name or out.name, progress or (lambda _: None))
+        if (ready := find_ready(out, job)) is not None:
             return Prepared(out, ready, was_ready=True, took_s=time.perf_counter() - started)
-        _require_place(out, overwrite)
-        _require_space(out, job)
-        _remove_dead(out)
+        require_place(out, overwrite)
+        require_space(out, job)
+        remove_dead(out)
         stages = Stages()
         try:
             known: dict[str, str] = {}
@@ -103,142 +87,21 @@ def prepare(
                 about = _fill(fresh, job, workers or usable_cores(), stages, known)
                 sealing = time.perf_counter()
         except OSError:
-            if (ready := _ready(out, job)) is None:
+            if (ready := find_ready(out, job)) is None:
                 raise
             return Prepared(out, ready, was_ready=True, took_s=time.perf_counter() - started)  # another process was faster
         stages.add("seal", sealing)
     return Prepared(out, about, took_s=time.perf_counter() - started, stages_s=stages.seconds)
 
 
-@dataclass
-class _Job:
-    """All that decides what is made."""
-
-    found: list[SourceFile]
-    given: list[str]
-    tokenizer: str | Tokenizer
-    vocab_size: int | None
-    text_column: str | None
-    dedup: Dedup
-    val_frac: float | None
-    name: str
-    told: Told
-    chosen: list[dict[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.tokenizer, str) and Path(self.tokenizer).is_dir():
-            self.tokenizer = tokenizer_from_files(Path(self.tokenizer))
-        if self.tokenizer == "auto":
-            small = self.bytes <= SMALL_CORPUS_BYTES
-            self.tokenizer = "char" if small else "gpt2"
-            self.choose(
-                "tokenizer", self.tokenizer, f"the sources have {self.bytes:,} bytes; up to {SMALL_CORPUS_BYTES:,} characters do well"
-            )
-        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in KINDS:
-            raise fault(
-                msg("there is no tokenizer {name:code}", name=self.tokenizer),
-                fix=msg("use {kinds:code}, or a folder that holds one", kinds=list(KINDS)),
-            )
-        if self.vocab_size is not None and self.tokenizer != "bpe":
-            raise fault(
-                msg("only a BPE of your own has a size to choose; this tokenizer is {kind:code}", kind=str(self.tokenizer)),
-                where=msg("--vocab_size={size}", size=self.vocab_size),
-                fix=msg("add {option:code}, or leave the size out", option="--tokenizer=bpe"),
-            )
-        if self.val_frac is not None and not 0 < self.val_frac < 1:
-            raise fault(msg("the share for validation must lie between 0 and 1"), where=msg("--val_frac={value}", value=self.val_frac))
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.found)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What else than the sources decides the result."""
-        kind = self.tokenizer.fingerprint if isinstance(self.tokenizer, Tokenizer) else self.tokenizer
-        size = (self.vocab_size or DEFAULT_BPE_SIZE) if self.tokenizer == "bpe" else None
-        return {
-            "format": FORMAT,
-            "tokenizer": kind,
-            "vocab_size": size,
-            "text_column": self.text_column,
-            "dedup": self.dedup,
-            "val_frac": self.val_frac,
-        }
-
-    def choose(self, what: str, value: object, because: str) -> None:
-        self.chosen.append({"what": what, "value": value, "because": because})
-
-
-# --- was it done before?
-
-
-def _ready(out: Path, job: _Job) -> dict[str, Any] | None:
-    """The sidecar of `out`, if it was made from these files in this way and is still whole."""
-    about = read_sidecar(out)
-    if about is None or about.get("settings") != job.settings or files.damage(out, contents=False):
-        return None
-    try:
-        noted = json.loads((out / SOURCES).read_bytes())
-        known = noted["files"]
-        if len(known) != len(job.found) or any(entry["bytes"] != file.bytes for entry, file in zip(known, job.found, strict=True)):
-            return None
-        same = all(_is_same(entry, file, noted["read_at_ns"]) for entry, file in zip(known, job.found, strict=True))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return about if same else None
-
-
-def _is_same(entry: dict[str, Any], file: SourceFile, read_at_ns: int) -> bool:
-    """A file with the same place, size and time of change is not read again, unless it was changed just before it was read."""
-    untouched = entry["path"] == str(file.path.absolute()) and entry["modified_ns"] == file.modified_ns
-    if untouched and file.modified_ns < read_at_ns - 2_000_000_000:
-        return True
-    return files.sha256_of(file.path) == entry["sha256"]
-
-
-def _require_place(out: Path, overwrite: bool) -> None:
-    if not out.exists() or overwrite:
-        return
-    if out.is_dir() and not any(out.iterdir()):
-        return
-    about = read_sidecar(out)
-    what = about["name"] if about else msg("something that nanoscope did not prepare")
-    raise fault(
-        msg("the folder holds another dataset already: {what}", what=what),
-        where=msg("{path:code}", path=str(out)),
-        fix=msg("choose another folder with {out:code}, or replace it with {overwrite:code}", out="--out=DIR", overwrite="--overwrite"),
-    )
-
-
-def _require_space(out: Path, job: _Job) -> None:
-    """Refuses only where the disk is clearly too small: how many tokens a text has is not known before."""
-    packed = sum(file.bytes * (2.0 if _is_compressed(file) else 1.0) for file in job.found)
-    needed = int(packed * (2.0 if job.tokenizer == "char" else 0.4))
-    if free_bytes(out.absolute()) < needed:
-        files.require_free_space(out, needed, "preparing this")
-
-
-def _is_compressed(file: SourceFile) -> bool:
-    return file.kind == "parquet" or file.path.suffix in COMPRESSED
-
-
-def _remove_dead(out: Path) -> None:
-    """What a process that was killed left behind while preparing the same folder."""
-    import psutil
-
-    for left in out.parent.glob(f"{UNFINISHED}*-{out.name}"):
-        number = left.name.removeprefix(UNFINISHED).split("-")[0]
-        if number.isdigit() and not psutil.pid_exists(int(number)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
 # --- doing it
 
 
-def _fill(folder: Path, job: _Job, workers: int, stages: Stages, hashed: dict[str, str]) -> dict[str, Any]:
+def _fill(folder: Path, job: Job, workers: int, stages: Stages, hashed: dict[str, str]) -> dict[str, Any]:
     read_at_ns = time.time_ns()
-    tokenizer = _tokenizer(job, stages)
+    started = time.perf_counter()
+    tokenizer = tokenizer_for(job)
+    stages.add("vocabulary", started)
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     encoder = encoder_for(tokenizer, job.bytes, workers)
     digests = _Digests(job.found)
@@ -290,7 +153,7 @@ class _Passes:
     """One pass over the documents, or two where only the first shows how they are to be split."""
 
     def __init__(
-        self, folder, job: _Job, tokenizer: Tokenizer, encoder, dtype: np.dtype, workers: int, stages: Stages, digests: dict[Path, str]
+        self, folder, job: Job, tokenizer: Tokenizer, encoder, dtype: np.dtype, workers: int, stages: Stages, digests: dict[Path, str]
     ):
         self.folder, self.job, self.tokenizer, self.encoder = folder, job, tokenizer, encoder
         self.dtype, self.workers, self.stages, self.digests = dtype, workers, stages, digests
@@ -342,20 +205,9 @@ class _Passes:
         how = Encoding(self.encoder, rule, self.end_of_document, self.dtype, self.tokenizer.vocab_size, self.job.dedup)
         damaged = Damaged()
         batches = read_documents(self.job.found, self.job.text_column, damaged, self.digests)
-        told = _Counted(self.job)
+        told = Counted(self.job)
         outcome, writers = encode_all(batches, how, self.folder, self.workers, self.stages, told)
         return outcome, writers, damaged
-
-
-class _Counted:
-    """Adds up the bytes that were read."""
-
-    def __init__(self, job: _Job, stage: str = "encode"):
-        self.job, self.stage, self.done, self.total = job, stage, 0, job.bytes
-
-    def __call__(self, read_bytes: int, documents: int = 0, tokens: int = 0) -> None:
-        self.done += read_bytes
-        self.job.told(Progress(self.stage, min(self.done, self.total), self.total, documents, tokens))
 
 
 class _Digests:
@@ -368,7 +220,7 @@ class _Digests:
         self._waiting = {
             file.path: self._pool.submit(self._digest, file.path)
             for file in found
-            if file.kind != "text" or file.path.suffix in COMPRESSED or file.bytes > SMALL_CORPUS_BYTES
+            if file.kind != "text" or file.path.suffix in COMPRESSED or file.bytes > LONG_BYTES
         }
 
     def _digest(self, path: Path) -> str:
@@ -387,70 +239,10 @@ class _Digests:
         self._pool.shutdown(cancel_futures=True)
 
 
-# --- the tokenizer
-
-
-def _tokenizer(job: _Job, stages: Stages) -> Tokenizer:
-    started = time.perf_counter()
-    try:
-        if isinstance(job.tokenizer, Tokenizer):
-            return job.tokenizer
-        match job.tokenizer:
-            case "gpt2":
-                return GPT2Tokenizer()
-            case "char":
-                return _characters_of(job)
-            case "bpe":
-                return _own_bpe(job)
-        raise AssertionError(job.tokenizer)
-    finally:
-        stages.add("vocabulary", started)
-
-
-def _characters_of(job: _Job) -> CharTokenizer:
-    """All characters of the corpus, and a line end where it has several documents."""
-    seen = np.zeros(0x110000, dtype=bool)
-    documents = 0
-    for batch in _read_for_vocabulary(job):
-        seen[code_points(batch.text, np.array([0]))[0]] = True
-        documents += len(batch) if isinstance(batch, Documents) else batch.is_last
-    if documents > 1:
-        seen[ord("\n")] = True
-    return CharTokenizer([chr(code) for code in np.flatnonzero(seen)])
-
-
-def _own_bpe(job: _Job) -> Tokenizer:
-    size = job.vocab_size or DEFAULT_BPE_SIZE
-    if job.vocab_size is None:
-        job.choose("vocab_size", size, "none was given")
-    trained = train_bpe(_sample_of(job), size)
-    if trained.vocab_size < size:
-        job.choose("vocab_size", trained.vocab_size, f"the text has no pair left to join; {size} was asked for")
-    return trained
-
-
-def _sample_of(job: _Job) -> Iterator[str]:
-    """All documents where they are few, else a share of them, picked by their hashes so that the order of the files does not matter."""
-    text_bytes = sum(file.bytes * (3 if _is_compressed(file) else 1) for file in job.found)
-    share = min(1.0, BPE_SAMPLE_BYTES / max(1, text_bytes))
-    for batch in _read_for_vocabulary(job):
-        bounds = batch.bounds if isinstance(batch, Documents) else np.array([0, len(batch.text)])
-        taken = np.flatnonzero(hashes_of(batch.text, bounds) < np.uint64(share * (2**64 - 2**11)))
-        for document in taken.tolist():
-            yield batch.text[bounds[document] : bounds[document + 1]].tobytes().decode()
-
-
-def _read_for_vocabulary(job: _Job) -> Iterator[Batch]:
-    told = _Counted(job, "vocabulary")
-    for batch in read_documents(job.found, job.text_column, Damaged(), {}):
-        told(batch.read_bytes)
-        yield batch
-
-
 # --- what was found
 
 
-def _require_tokens(outcome: Outcome, writers: dict[str, SplitWriter], damaged: Damaged, job: _Job) -> None:
+def _require_tokens(outcome: Outcome, writers: dict[str, SplitWriter], damaged: Damaged, job: Job) -> None:
     if outcome.documents and writers["train"].tokens and writers["val"].tokens:
         return
     if damaged.count:
@@ -501,7 +293,7 @@ def _token_share(index: np.ndarray, chosen: np.ndarray) -> float:
     return float(lengths[chosen].sum() / max(1, lengths.sum()))
 
 
-def _rule_in_words(rule: SplitRule, job: _Job) -> dict[str, Any]:
+def _rule_in_words(rule: SplitRule, job: Job) -> dict[str, Any]:
     match rule:
         case AtCharacter(place):
             return {"how": "one document, cut before a character", "character": place}

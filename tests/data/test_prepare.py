@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from nanoscope import files
-from nanoscope.data import documents, hashing, pipeline, read_parquet, read_text
+from nanoscope.data import documents, hashing, job, pipeline, read_parquet, read_text
 from nanoscope.data import prepare as preparing
 from nanoscope.data.prepare import Progress, prepare
 from nanoscope.data.sidecar import INDEX
@@ -272,7 +272,7 @@ def test_what_was_decided_without_asking_is_noted_with_the_reason(tmp_path: Path
     (tmp_path / "x.txt").write_text("small text " * 50)
     about = prepare([tmp_path / "x.txt"], "auto", tmp_path / "a").about
     assert about["tokenizer"]["kind"] == "char" and about["chosen"][0]["what"] == "tokenizer"
-    monkeypatch.setattr(preparing, "SMALL_CORPUS_BYTES", 10)
+    monkeypatch.setattr(job, "SMALL_CORPUS_BYTES", 10)
     assert prepare([tmp_path / "x.txt"], "auto", tmp_path / "b").about["tokenizer"]["kind"] == "gpt2"
     bpe = prepare([tmp_path / "x.txt"], "bpe", tmp_path / "c", vocab_size=5000).about
     assert {"what": "vocab_size", "value": bpe["vocab_size"], "because": "the text has no pair left to join; 5000 was asked for"} in bpe[
@@ -432,7 +432,6 @@ def test_mistakes_are_told(tmp_path: Path):
 
 def test_a_disk_that_is_too_small_is_noticed_first(tmp_path: Path, monkeypatch):
     (tmp_path / "x.txt").write_text("hello " * 1000)
-    monkeypatch.setattr(preparing, "free_bytes", lambda path: 100)
     monkeypatch.setattr(files, "free_bytes", lambda path: 100)
     with pytest.raises(UserError, match="the disk has 100 left"):
         prepare([tmp_path / "x.txt"], "char", tmp_path / "out")
