@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 from nanoscope import files
-from nanoscope.data import documents, hashing, job, pipeline, read_parquet, read_text
+from nanoscope.data import documents, encoders, hashing, job, pipeline, read_parquet, read_text
 from nanoscope.data import prepare as preparing
 from nanoscope.data.prepare import Progress, prepare
 from nanoscope.data.sidecar import INDEX
@@ -127,6 +128,26 @@ def test_batches_workers_and_formats_change_no_byte(tmp_path: Path, monkeypatch,
     for place, text in enumerate(texts):
         (tmp_path / "folder" / f"{place:05}.txt").write_text(text)
     assert contents(prepare([tmp_path / "folder"], kind, tmp_path / "folder-out").folder) == expected
+
+
+def test_whoever_encodes_changes_no_byte_and_is_noted(tmp_path: Path, monkeypatch):
+    paths = [write_jsonl(tmp_path / "x.jsonl", corpus())]
+    (tmp_path / "one.txt").write_text("".join(corpus(50)))
+    monkeypatch.setattr(documents.packed, "__defaults__", (2000,))
+    for sources in (paths, [tmp_path / "one.txt"]):
+        folder = tmp_path / sources[0].stem
+        expected = contents(prepare(sources, "gpt2", folder / "tiktoken").folder)
+        with monkeypatch.context() as patch:
+            patch.setattr(encoders, "SMALL_BYTES", 0)
+            if importlib.util.find_spec("gigatoken"):
+                fast = prepare(sources, "gpt2", folder / "fast")
+                assert contents(fast.folder) == expected
+                (choice,) = [choice for choice in fast.about["chosen"] if choice["what"] == "encoder"]
+                assert choice["value"] == "gigatoken" and "gave tiktoken's ids on" in choice["because"]
+            patch.setattr(encoders.importlib.util, "find_spec", lambda name: None)
+            slow = prepare(sources, "gpt2", folder / "slow", workers=2)
+            assert contents(slow.folder) == expected
+            assert "gigatoken is not installed" in slow.about["chosen"][-1]["because"]
 
 
 def test_long_documents_in_pieces_change_no_byte(tmp_path: Path, monkeypatch):
