@@ -345,11 +345,18 @@ class Case:
         ends = [int(column.max()) for column in (self.steps.step, self.evals.step) if len(column)]
         return max(ends, default=0)
 
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether the source counts passes over the data, and what is called a step here is one of them."""
+        return self.run.get("steps_are_epochs") is True
+
     def tokens_at(self, step: int) -> float | None:
         per_update = self.tokens_per_update
-        return None if per_update is None else per_update.value * step
+        return None if per_update is None or self.counts_epochs else per_update.value * step
 
     def epochs_at(self, step: int) -> float | None:
+        if self.counts_epochs:
+            return float(step)
         tokens = self.tokens_at(step)
         return None if tokens is None or self.dataset_tokens is None else tokens / self.dataset_tokens.value
 

@@ -52,7 +52,7 @@ UNDERCUTS: Mapping[str, frozenset[str]] = {
         "loss_divergence": _PROGRESS + "loss_spike",
         "collapse_to_unigram": _PROGRESS + "bigram_plateau lr_schedule_mismatch",
         "frozen_parameters": _PROGRESS + "lr_too_low",
-        "bigram_plateau": "underfitting_capacity above_reference",
+        "bigram_plateau": "underfitting_capacity above_reference still_improving",
         "attention_bug": _PROGRESS + "val_leak val_below_train_ok overfitting",
         "val_leak": _PROGRESS + "val_below_train_ok",
         "constant_loss": _PROGRESS + "bigram_plateau",
@@ -66,6 +66,7 @@ UNDERCUTS: Mapping[str, frozenset[str]] = {
 CANNOT_BE_HEALTHY_WITH = frozenset(("overfitting", "kernel_bug", "hf_zero_loss_is_nan"))  # even where only possible
 
 
+STABLE_THEN_DECAY = ("nanochat", "autoresearch", "modded-nanogpt")  # trainers that hold their rate and decay it at the end
 FEW_POINTS_NOISE = 0.02  # of one evaluation, where too few points tell it
 
 
@@ -134,7 +135,7 @@ def healthy(case: Case, findings: Sequence[Finding]) -> Finding | None:
     quarter = max(2, len(y) // 4)
     first, last = float(np.median(y[:quarter])), float(np.median(y[-quarter:]))
     noise = noise_of(x, y) or 0.0
-    has_fallen = first - last > 2 * noise and (_falls_later(case, x, y) or _is_through(case) or _is_as_known(case))
+    has_fallen = first - last > 2 * noise and (_falls_later(case, x, y) or _is_through(case) or _is_as_known(case) or _decays_later(case))
     if not (has_fallen or _has_no_rate_left(case)):
         return None
     evidence = Evidence(
@@ -169,22 +170,33 @@ def _falls_later(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
     """Whether the loss falls beyond its noise in what follows the first third and, where it is known, the unigram level."""
     band = None if case.is_pretrained else unigram_band(case)
     above = np.flatnonzero(y > (np.inf if band is None else band[1]))
-    start = max(len(y) // 3, int(above[-1]) + 1 if len(above) else 0)
+    has_reached = len(above) > 0 and int(above[-1]) < len(y) - 3  # a log of the first steps may end above that level, and still fall
+    start = max(len(y) // 3, int(above[-1]) + 1 if has_reached else 0)
     rest_x, rest = x[start:], y[start:]
     if len(rest) < 2:
         return False
+    # No known run of this kind of model falls more slowly than a power of 0.1 on a tenth of its loss; what does stands still.
+    least = 0.1 * abs(float(np.median(rest))) * (1 - (max(rest_x[0], 1.0) / max(rest_x[-1], 1.0)) ** 0.1)
     if len(rest) >= 5:
         slope = trend(rest_x, rest)
-        if slope is not None and slope.is_falling:
+        if slope is not None and slope.is_falling and -slope.slope * (rest_x[-1] - rest_x[0]) > least:
             return True
     half = len(rest) // 2
     noise = noise_of(rest_x, rest)  # of two to four points nothing tells it
-    return float(np.median(rest[:half]) - np.median(rest[half:])) > 2 * (noise if noise is not None else FEW_POINTS_NOISE)
+    fall = float(np.median(rest[:half]) - np.median(rest[half:]))
+    return fall > max(2 * (noise if noise is not None else FEW_POINTS_NOISE), least)
 
 
 def _is_through(case: Case) -> bool:
     schedule = case.schedule
     return schedule is not None and schedule.decay_lr and case.last_step >= 0.95 * schedule.decay_ends
+
+
+def _decays_later(case: Case) -> bool:
+    """In the stable phase of a schedule that decays at its end, a flat loss is by design."""
+    planned = case.whole("max_iters")
+    has_stable_phase = case.text("schedule") == "wsd" or case.run.words.trainer in STABLE_THEN_DECAY
+    return has_stable_phase and planned is not None and 0.05 * planned < case.last_step < 0.8 * planned
 
 
 def _has_no_rate_left(case: Case) -> bool:

@@ -161,3 +161,17 @@ def test_a_flat_end_is_health_where_the_schedule_has_ended():
     settings = {"learning_rate": 1e-3, "min_lr": 1e-4, "warmup_iters": 10}
     assert "healthy" in found(make(losses, lr_decay_iters=200, **settings))
     assert "healthy" not in found(make(losses, lr_decay_iters=400, **settings))
+
+
+def test_a_fall_too_slow_for_any_law_is_not_health():
+    steps = np.arange(1, 41) * 100
+    slow, sound = 5.0 - 0.00001 * steps, 5.0 - 0.0001 * steps
+    slow[:3], sound[:3] = 8.0, 8.0
+    assert "healthy" not in found(make(slow, steps)) and "healthy" in found(make(sound, steps))
+
+
+def test_a_flat_stable_phase_is_health_where_the_decay_is_still_to_come():
+    losses = np.r_[np.linspace(9, 4, 20), np.full(40, 4.0)] + 0.01 * np.random.default_rng(2).standard_normal(60)
+    words = Words(trainer="nanochat", updates_before_printed=1)
+    assert "healthy" in found(make(losses, np.arange(60) * 50 + 1, words=words, max_iters=4500))
+    assert "healthy" not in found(make(losses, np.arange(60) * 50 + 1, words=words, max_iters=3000))

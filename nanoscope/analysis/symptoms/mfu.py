@@ -108,7 +108,7 @@ def _unknown(case: Case, printed: np.ndarray) -> Iterator[Finding]:
 
 
 def _is_that_slow(case: Case, lines: int) -> bool:
-    """Whether a true MFU may have been rounded to 0: by tokens/s x FLOPs per token; where these are not known, a few lines prove nothing."""
+    """Whether a true MFU may have been rounded to 0, by tokens/s x FLOPs per token; where these are unknown, a few lines prove nothing."""
     true = case.true_mfu
     return lines < 3 if true is None else true.value < SMALLEST_SHOWN
 

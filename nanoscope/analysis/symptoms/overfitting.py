@@ -131,27 +131,26 @@ def stalled(case: Case) -> Stall | None:
 
 
 def _keeps_rising(steps: np.ndarray, after: np.ndarray, held: int) -> bool:
-    """Enough evaluations after the minimum must show a trend; of a few, each one must stand above it."""
+    """Enough evaluations after the minimum must show a trend; of a few, each one must stand clearly above it, or above the one before."""
     if len(after) < 5:
-        return held == len(after)
+        return held == len(after) or (held >= 3 and bool((np.diff(after) > 0).all()))
     slope = trend(steps, after)
     return slope is not None and slope.is_rising
 
 
 def _train(case: Case) -> np.ndarray:
-    """Train loss at each evaluation: evaluated, or else the batch losses around it."""
+    """Train loss at each evaluation: evaluated, or else the mean of the batch losses since the evaluation before."""
     train = case.evals.train
-    if np.isfinite(train).any():
+    if _is_evaluated(case) or not len(case.losses[0]) or not len(case.evals):
         return train
     steps, losses = case.losses
-    if len(losses) < 8 or not len(case.evals):
-        return train
-    return np.array([_around(steps, losses, step) for step in case.evals.step])
+    ends = np.searchsorted(steps, case.evals.step, side="right")
+    starts = np.r_[0, ends[:-1]]
+    return np.array([losses[low:high].mean() if high > low else np.nan for low, high in zip(starts, ends, strict=True)])
 
 
-def _around(steps: np.ndarray, losses: np.ndarray, step: float) -> float:
-    upto = losses[steps <= step]
-    return float(np.median(upto[-10:])) if len(upto) >= 5 else float("nan")
+def _is_evaluated(case: Case) -> bool:
+    return bool(np.isfinite(case.evals.train).any())
 
 
 def _risen(case: Case, found: Minimum) -> Finding:
@@ -168,7 +167,7 @@ def _risen(case: Case, found: Minimum) -> Finding:
             int(case.evals.step[found.at]),
         ),
         Evidence(
-            msg("train loss at the end"),
+            msg("train loss at the end") if _is_evaluated(case) else msg("mean train loss since the evaluation before the last"),
             float(train[found.last]),
             float(train[found.at]),
             places.evaluations(case, found.at, found.last),
@@ -306,6 +305,8 @@ def _epochs(case: Case) -> list[Evidence]:
 def _remedy(case: Case, best: int | None) -> Change:
     if best is None:
         return Change(msg("keep the weights of the lowest val loss; get more text, or train for fewer steps"))
+    if case.counts_epochs or case.run.get("steps_counted"):
+        return Change(msg("keep the weights of the evaluation with the lowest val loss, and stop there the next time"))
     return Change(
         msg("the best weights are still on disk, as the last evaluation was not saved: use those of about step {best:count}", best=best)
         if _last_was_not_saved(case)

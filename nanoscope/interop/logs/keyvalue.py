@@ -38,7 +38,7 @@ ANCHORS = tuple(
     for first, rest, more in (("Ss", "tep", ""), ("Ii", "ter", "(?:ation)?"), ("Uu", "pdate", ""))
 )
 PAIR = re.compile(
-    r"(?<![\w.\-])([A-Za-z_][\w/.\-]{0,40}+(?: [A-Za-z_/\-]{1,20}+){0,3}?)(?: \((ms|s)\))?[\"']?(?: {0,8}+[:=] {0,8}+| {1,8}+)[\[\"'(]?"
+    r"(?<![\w.\-])([A-Za-z_][\w/.\-]{0,40}+(?: [A-Za-z_/\-]{1,20}+){0,3}?)(?: \((ms|s)\))?[\"']?(?: {0,8}+[:=] {0,8}+| {1,8}+)[\[\"'(`]?"
     rf"({NUMBER})(?: ?(ms|milliseconds|sec|seconds|s|%|MiB|GiB|MB|GB)(?![\w/])|(?!\w))"  # 16.8K is no number that is understood
 )
 _ANY_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}(?![\w.])")

@@ -80,6 +80,7 @@ class LogReader:
         found = self._door.rows_in(source) if self._door is not None else Found()
         if self._door is not None and self._words is None and found:
             self._words = self._door.words_in(text, self._door.words) if self._door.words_in else self._door.words
+        _take_other_evals(source, found, self._door)
         read_facts(source, found)
         read_notes(source, found)
         _take_stamps(source, found)
@@ -104,6 +105,17 @@ class LogReader:
         for index in np.flatnonzero(is_said)[: EXAMPLES - len(self._examples)].tolist():
             start = int(source.line_starts[index])
             self._examples.append(source.text[start : start + LONGEST_EXAMPLE].split("\n", 1)[0].strip())
+
+
+def _take_other_evals(source: Text, found: Found, door: Door | None) -> None:
+    """A trainer whose rows are known and that has no evaluations in the usual form may have been given some in its owner's words."""
+    if door is None or door.is_general or len(found.evals) or not len(found.steps) or not _VAL_LOSS.search(source.text):
+        return
+    others = keyvalue.find(source).evals
+    found.evals = others.take(np.flatnonzero(~np.isin(others.line, found.steps.line)))
+
+
+_VAL_LOSS = re.compile(r"[Vv]al(?:idation)?[_ ][Ll]oss")
 
 
 def read_text(text: str, given: Given, *, format: str | None, name: str) -> list[Run]:

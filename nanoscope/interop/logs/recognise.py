@@ -8,6 +8,7 @@ from nanoscope.errors import UserError, fault
 from nanoscope.interop.logs import (
     autoresearch,
     build_nanogpt,
+    epochs,
     huggingface,
     json_lines,
     keyvalue,
@@ -27,7 +28,7 @@ from nanoscope.message import msg
 
 DOORS: tuple[Door, ...] = (
     own_lines.DOOR, nanogpt.DOOR, nanochat.DOOR, autoresearch.DOOR, llmc.DOOR, llama2c.DOOR, modded.DOOR, build_nanogpt.DOOR, litgpt.DOOR,
-    torchtitan.DOOR, huggingface.DOOR, progress_bar.DOOR, json_lines.DOOR, keyvalue.DOOR,
+    torchtitan.DOOR, huggingface.DOOR, progress_bar.DOOR, json_lines.DOOR, keyvalue.DOOR, epochs.DOOR,
 )  # fmt: skip
 """In the order in which they are believed when they find the same: `own_lines` says of nanoGPT's lines that they are ours. The general
 ones come last."""

@@ -87,3 +87,11 @@ def test_a_val_that_stands_still_while_train_falls_is_overfitting_and_not_noise(
 def test_a_val_that_still_falls_or_a_train_that_stands_too_is_no_overfitting():
     assert "overfitting" not in sure(stands(0.6, 0.4))
     assert "overfitting" not in sure(stands(0.0))
+
+
+def test_one_train_line_an_epoch_is_enough_and_names_no_setting():
+    losses = [2.4, 1.7, 1.2, 0.8, 0.5]
+    evals = [(i + 1, np.nan, val) for i, val in enumerate((2.0, 1.8, 1.95, 2.2, 2.6))]
+    finding = found(make(losses, evals=evals, steps_are_epochs=True), "overfitting")["overfitting"]
+    assert finding.sureness != "possible" and finding.change.key == ""
+    assert finding.evidence[1].seen == 0.5  # the mean of what was printed since the evaluation before: one line
