@@ -23,9 +23,10 @@ class Losses(NamedTuple):
 class WithLoss(nn.Module):
     """A model and its loss as one module, so that whatever is wrapped around it (compile, data parallelism) sees the whole step."""
 
-    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, chunked: bool = False):
+    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, chunked: bool = False, chunk: int = CHUNK_TOKENS):
         super().__init__()
         self.model = model
+        self.chunk = chunk
         self.label_smoothing = label_smoothing
         self.chunked = chunked and hasattr(model, "hidden")
 
@@ -33,7 +34,8 @@ class WithLoss(nn.Module):
         smoothing = self.label_smoothing if self.training else 0.0
         if self.chunked:
             hidden, weight = self.model.hidden(idx), self.model.head.weight  # type: ignore[operator, union-attr]
-            return chunked_cross_entropy(hidden, weight, targets, getattr(self.model, "softcap", 0.0), smoothing)  # type: ignore[arg-type]
+            cap: float = getattr(self.model, "softcap", 0.0)
+            return chunked_cross_entropy(hidden, weight, targets, cap, smoothing, self.chunk)  # type: ignore[arg-type]
         return cross_entropy(logits_of(self.model, idx), targets, smoothing)
 
 

@@ -25,7 +25,7 @@ from nanoscope.model import build
 from nanoscope.model.loss import WithLoss
 from nanoscope.record.events import Chosen, Event
 from nanoscope.sizing import flops_per_token, parameters, shape_of
-from nanoscope.sizing.memory import is_head_chunked, padded_vocab
+from nanoscope.sizing.memory import CHUNK_TOKENS, is_head_chunked, padded_vocab
 from nanoscope.train.begin import Beginning
 from nanoscope.train.feed import Feed, NanoGPTFeed, ShuffledFeed
 from nanoscope.train.machine import Machine, choose_machine, with_peak
@@ -63,7 +63,7 @@ def set_up(
     if initial is not None:
         fill(model, dict(initial), msg("the weights of {name:code}", name=config.init_from))
     model.to(machine.device)
-    with_loss = WithLoss(model, label_smoothing=config.label_smoothing, chunked=chunked)
+    with_loss = WithLoss(model, label_smoothing=config.label_smoothing, chunked=chunked, chunk=CHUNK_TOKENS)
     trainee = Trainee(
         model=model, with_loss=with_loss, run=with_loss, optimizer=build_optimizer(model, config),
         scaler=torch.amp.GradScaler(machine.device.type) if machine.needs_scaler else None,

@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from small import but, digests, evaluations_of, events_of, losses_of, recorded, signal_at, small_data
 
 import nanoscope.train.loop as loop_module
 import nanoscope.train.step as step_module
+from nanoscope.checkpoint import load
 from nanoscope.config.fields import Config
 from nanoscope.data.store import Dataset
 from nanoscope.errors import UserError
+from nanoscope.model import build
 from nanoscope.record.events import Evaluated, StepTaken
 from nanoscope.record.layout import checkpoint_folders, step_of
 from nanoscope.train.evaluate import Evaluation
@@ -155,6 +158,18 @@ def test_a_shorter_context_crops_the_positions_and_their_moments(data: Dataset, 
     assert (outcome.why, outcome.step) == ("finished", 6)
     with pytest.raises(UserError, match=r"position\.weight"):
         recorded(but_resume(but(max_iters=8, block_size=32)), data, run)
+
+
+def test_given_weights_are_where_the_run_starts(data: Dataset, tmp_path: Path):
+    """As an imported model would be: by our names, with a longer context than the run wants."""
+    torch.manual_seed(7)
+    given = build(but(block_size=32), data.vocab_size)
+    config = but_start(but(max_iters=1, eval_interval=1), "some-model")
+    recorded(config, data, tmp_path / "run", initial={name: p.detach() for name, p in given.named_parameters()})
+    saved = load(checkpoint_folders(tmp_path / "run")[-1])
+    assert saved.state["step"] == 0
+    assert torch.equal(saved.model["position.weight"], given.position.weight[:16])
+    assert torch.equal(saved.model["blocks.1.mlp.up.weight"], given.blocks[1].mlp.up.weight)
 
 
 def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_used(data: Dataset, tmp_path: Path):

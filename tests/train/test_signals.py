@@ -119,6 +119,49 @@ def chain_of_kills(run: Path, whole: Path, kills: int, rng: random.Random, aim_a
         assert code in (0, -signal.SIGKILL), code
 
 
+def test_a_disk_that_really_takes_no_more_costs_checkpoints_and_not_the_run(tmp_path: Path):
+    """No file may grow beyond 60 kB: the first checkpoint fits, later ones (with moments) do not."""
+    import resource
+
+    run = tmp_path / "run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(CHILD.parent), *sys.path])}
+    changes = json.dumps({"max_iters": 12, "eval_interval": 4})
+    limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))  # noqa: E731
+    done = subprocess.run([sys.executable, str(CHILD), str(run), changes], env=environment, preexec_fn=limited, check=False)
+    told = events_of(run)
+    assert done.returncode == 0
+    assert max(losses_of(run)) == 12
+    failed = [event for event in told if event["event"] == "checkpoint_failed"]
+    assert [event["step"] for event in failed] == [4, 8, 12]
+    assert all(event["because"] for event in failed)
+    assert [folder.name for folder in checkpoint_folders(run)] == ["step-000000"]
+    assert not verify(checkpoint_folders(run)[0])
+    assert not list((run / "checkpoints").glob(".new-*")), "what could not be finished is cleared away"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", range(20))
+def test_signals_at_random_moments_end_with_the_current_step_saved(number: int, tmp_path: Path):
+    """Loading, checking, stepping, evaluating, sampling, saving: wherever it hits. Every fourth time there are two of them."""
+    rng = random.Random(number)
+    run = tmp_path / "run"
+    child = start(
+        run, max_iters=100_000, eval_interval=20, eval_iters=20, sample_interval=20, sample_tokens=50, gradient_accumulation_steps=3
+    )
+    wait_for_step(run, 1)
+    time.sleep(rng.uniform(0, 3))
+    child.send_signal(signal.SIGTERM)
+    if number % 4 == 0:
+        time.sleep(rng.uniform(0, 0.05))
+        child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=60) == 143
+    folders = checkpoint_folders(run)
+    assert not any(verify(folder) for folder in folders)
+    if number % 4:
+        assert step_of(folders[0]) == max(losses_of(run))
+
+
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("order", ["shuffled", "nanogpt"])
