@@ -26,7 +26,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanoscope.analysis.statistics import trend
+from nanoscope.analysis.statistics import running_median, trend
 from nanoscope.message import msg
 
 CODES = ("eval_noise", "micro_batch_noise", "seed_noise")
@@ -154,9 +154,12 @@ def _far_from_evals(case: Case, noise: float) -> tuple[int, float] | None:
         return (int(near[worst]), float(level[worst])) if off[worst] > max(0.1, 1.5 * noise) else None
     if len(rows) < 12 or noise < 0.05:
         return None
-    middle = float(np.median(case.steps.loss[rows[-12:]]))
-    worst = int(rows[-12:][np.argmax(np.abs(case.steps.loss[rows[-12:]] - middle))])
-    return worst, middle
+    last = case.steps.loss[rows[-12:]]
+    middle = running_median(last, 5)  # of its neighbours: a steep fall is no scatter
+    worst = 2 + int(np.argmax(np.abs(last - middle)[2:-2]))  # at the ends there are no neighbours on one side
+    if abs(last[worst] - middle[worst]) < 1.5 * noise:
+        return None
+    return int(rows[-12:][worst]), float(middle[worst])
 
 
 def _seeds(case: Case) -> Iterator[Finding | NotChecked]:

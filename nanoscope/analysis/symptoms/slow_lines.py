@@ -243,6 +243,14 @@ def _dominates(case: Case, share: float, total: float, spacing: int | None, wher
     )
 
 
+def _what_is_in_it(case: Case, row: int, inside: float) -> Message:
+    if inside > 0:
+        return msg("of it {inside:seconds} for an evaluation; the rest is compilation, allocation and warming up", inside=inside)
+    if holds_eval(case)[row]:
+        return msg("an evaluation, compilation, allocation and warming up; how long the evaluation took cannot be told")
+    return msg("compilation, allocation and warming up")
+
+
 def _warm_up(case: Case) -> Iterator[Finding]:
     assert case.step_time is not None
     rows = np.flatnonzero(is_first(case) & np.isfinite(case.steps.took_s))
@@ -259,7 +267,7 @@ def _warm_up(case: Case) -> Iterator[Finding]:
         took,
         step,
         places.row(case, row),
-        msg("of it {inside:seconds} for an evaluation; the rest is compilation, allocation and warming up", inside=inside),
+        _what_is_in_it(case, row, inside),
         "seconds",
         int(case.steps.step[row]),
     )

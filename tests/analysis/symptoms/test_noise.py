@@ -41,3 +41,12 @@ def test_the_spread_of_repeats():
 def test_a_falling_curve_says_nothing_of_noise():
     steps, losses = curve(100, noise=0.02)
     assert not sure(make(losses, steps, gradient_accumulation_steps=1), "noise")
+
+
+def test_a_steep_fall_is_no_scatter_of_micro_batches():
+    steps = np.arange(14) * 10 + 1
+    losses = 10.5 * 0.85 ** np.arange(14) + np.where(np.arange(14) % 2, 0.1, -0.1)
+    assert "micro_batch_noise" not in sure(make(losses, steps, gradient_accumulation_steps=8), "noise")
+    losses = np.full(14, 4.0) + np.where(np.arange(14) % 3, 0.1, -0.1)
+    losses[10] += 1.2
+    assert found(make(losses, steps, gradient_accumulation_steps=8), "noise")["micro_batch_noise"].evidence[0].usual < 4.2

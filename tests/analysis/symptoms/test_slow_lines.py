@@ -49,3 +49,10 @@ def test_our_own_runs_tell_it_from_their_parts():
     steps = np.linspace(4, 3, 50)
     assert "eval_dominates_time" in sure(make(steps, words=OURS, time_parts={"train": 100.0, "eval": 130.0}, eval_interval=5), "slow_lines")
     assert not found(make(steps, words=OURS, time_parts={"train": 100.0, "eval": 10.0}), "slow_lines")
+
+
+def test_the_first_line_says_of_an_evaluation_only_what_is_known():
+    losses, took = np.linspace(4, 3, 12), np.r_[40.0, np.full(11, 0.5)]
+    with_one = found(make(losses, evals=[(0, 4.2, 4.2)], took=took), "slow_lines")["compile_warmup"].evidence[0].how
+    without = found(make(losses, took=took), "slow_lines")["compile_warmup"].evidence[0].how
+    assert "cannot be told" in with_one.msgid and "evaluation" not in without.msgid
