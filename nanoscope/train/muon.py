@@ -29,13 +29,34 @@ MOMENTUM_FIRST, MOMENTUM_LAST, MOMENTUM_STEPS = 0.85, 0.95, 300
 LARGEST_BATCH = 1 << 24  # elements orthogonalised at once: more would cost memory and win no time
 
 
+# Where the rates of the config hold as they stand; see peak_rate.
+USUAL_WIDTH = 768
+# A row of a table is looked up far more seldom than a row of the embedding, and may move further when it is.
+TABLE_FACTOR = 2.5
+
+
 def build_muon(model: nn.Module, config: Config) -> Muon:
     """The optimizer of a model, each group with its peak rate: what `set_rate` then moves up and down together."""
     own_groups = getattr(model, "optimizer_groups", None)
-    groups = own_groups(config) if own_groups else groups_by_shape(model, config.weight_decay)
+    groups = own_groups(config) if own_groups else []
+    if not groups or not all("role" in group for group in groups):
+        groups = groups_by_shape(model, config.weight_decay)
     for group in groups:
-        group["lr"] = config.matrix_learning_rate if group["role"] == "matrix" else config.learning_rate
+        group["lr"] = peak_rate(group["role"], config)
     return Muon(groups, betas=(config.beta1, config.beta2))
+
+
+def peak_rate(role: str, config: Config) -> float:
+    """What one number in the config means for a model of this width, so that a wider or narrower one needs no new search.
+
+    An orthogonal update changes what a matrix puts out by the same share at any width, so Muon's rate stays. Adam moves every number by
+    about its rate, and a logit sums n_embd such moves, partly in step with each other: the rate falls with the root of the width, between
+    what holds for moves in step (n_embd) and for independent ones (1). nanochat does the same; docs/recipe.md has our check of it.
+    """
+    if role == "matrix":
+        return config.matrix_learning_rate
+    rate = config.learning_rate * math.sqrt(USUAL_WIDTH / config.n_embd)
+    return rate * TABLE_FACTOR if role == "table" else rate
 
 
 def groups_by_shape(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from nanoscope.config.fields import Config
 from nanoscope.model.gpt2 import GPT2
 from nanoscope.model.modern import Modern
 from nanoscope.train import muon
-from nanoscope.train.muon import Muon, build_muon, groups_by_shape, momentum_at, orthogonalised
+from nanoscope.train.muon import Muon, build_muon, groups_by_shape, momentum_at, orthogonalised, peak_rate
 
 TINY = Config(
-    arch="modern", optimizer="muon", n_layer=2, n_head=2, n_embd=16, block_size=8, ngram_rows=32, learning_rate=0.01, weight_decay=0.1
+    arch="modern", optimizer="muon", n_layer=2, n_head=2, n_embd=16, block_size=8, ngram_rows=32, learning_rate=0.002, weight_decay=0.1
 )
 
 
@@ -120,6 +121,23 @@ def test_a_model_that_does_not_name_its_roles_is_sorted_by_shape():
     assert matrices == {id(p) for p in model.blocks.parameters() if p.ndim == 2}
     assert sorted(id(p) for g in groups for p in g["params"]) == sorted(id(p) for p in model.parameters())
     build_muon(model, config)
+
+
+def test_adams_rate_follows_the_width_and_muons_does_not():
+    wide, narrow = replace(TINY, n_embd=768), replace(TINY, n_embd=192)
+    assert peak_rate("head", wide) == wide.learning_rate
+    assert peak_rate("head", narrow) == pytest.approx(2 * wide.learning_rate)
+    assert peak_rate("matrix", wide) == peak_rate("matrix", narrow) == wide.matrix_learning_rate
+    assert {g["role"]: g["lr"] for g in build_muon(Modern(narrow, 11), narrow).param_groups}["table"] == peak_rate("table", narrow)
+
+
+def test_groups_without_roles_are_sorted_by_shape_too():
+    class Own(GPT2):
+        def optimizer_groups(self, config):
+            return [{"params": list(self.parameters())}]
+
+    config = Config(n_layer=1, n_head=2, n_embd=16, block_size=8, optimizer="muon")
+    assert "matrix" in {group["role"] for group in build_muon(Own(config, 11), config).param_groups}
 
 
 def test_the_loss_falls():
