@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nanoscope.api import load as load
     from nanoscope.api import log as log
     from nanoscope.api import start_run as start_run
-    from nanoscope.api import train as train  # type: ignore[assignment]
+    from nanoscope.api import train as train
 
 __all__ = ["Model", "Run", "end_run", "load", "log", "start_run", "train"]
 
