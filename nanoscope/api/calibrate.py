@@ -46,7 +46,9 @@ def calibrate(config: Config, vocab_size: int, dataset: str = "", budget_s: floa
 
 
 def calibration_from(found: dict, took_s: float) -> Calibration:
-    pairs: dict[str, Any] = {key: tuple((int(size), float(value)) for size, value in found[key]) for key in ("micro_s", "forward_s", "memory_bytes")}
+    pairs: dict[str, Any] = {
+        key: tuple((int(size), float(value)) for size, value in found[key]) for key in ("micro_s", "forward_s", "memory_bytes")
+    }
     single = ("optimizer_s", "base_bytes", "stall_s", "write_s", "sample_s", "start_s", "end_s", "scatter", "peak_flops", "achieved_flops")
     return Calibration(**pairs, **{name: found[name] for name in single}, layers_timed=tuple(found["layers_timed"]), took_s=took_s)
 
