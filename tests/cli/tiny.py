@@ -13,7 +13,8 @@ LETTERS = "\n abcdefghij"
 SETTINGS = (
     "--dataset=tiny --n_layer=1 --n_head=2 --n_embd=16 --block_size=16 --batch_size=4 --gradient_accumulation_steps=1 --max_iters=20 "
     "--lr_decay_iters=20 --warmup_iters=2 --eval_interval=10 --eval_iters=2 --learning_rate=1e-2 --min_lr=1e-3 --sample_tokens=20 "
-    "--device=cpu --dtype=float32 --compile=False --threads=1 --log_interval=5"
+    "--device=cpu --dtype=float32 --compile=False --threads=1 --log_interval=5 --arch=gpt2 --optimizer=adamw --schedule=cosine "
+    "--weight_decay=0.1 --beta1=0.9 --beta2=0.99 --grad_clip=1.0"
 ).split()
 
 
