@@ -150,7 +150,7 @@ def test_a_run_that_cannot_go_on_fails_with_its_reason_and_a_finding(here: Path,
 def test_code_is_only_run_when_it_is_named_in_the_call(here: Path, capsys):
     Path("config.toml").write_text('arch = "evil.py"\n')
     Path("evil.py").write_text("open('it-ran', 'w')\n")
-    assert main(["train", "config.toml", *SETTINGS]) == 1
+    assert main(["train", "config.toml", *(word for word in SETTINGS if not word.startswith("--arch"))]) == 1
     assert capsys.readouterr().err == (
         "error: arch = evil.py is code, and code is only run if you name it yourself\n  in: config.toml line 1\n  fix: add --arch=evil.py\n"
     )
