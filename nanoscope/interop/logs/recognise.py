@@ -85,14 +85,22 @@ def _whole_lines(part: str) -> str:
 
 
 def _best(found: list[tuple[Door, Found]]) -> Door:
-    ranked = sorted(found, key=lambda each: -(2 * len(each[1].steps) + len(each[1].evals)))  # stable: the order of DOORS decides a tie
-    best, rows = ranked[0]
+    """The one with most rows; among those who understand anything a little, the first in the list that has at least half as many."""
+    most = max(_rows_of(rows) for _, rows in found)
+    if found[0][0].is_general:
+        return next(door for door, rows in found if 2 * _rows_of(rows) >= most)
+    best, rows = next((door, rows) for door, rows in found if _rows_of(rows) == most)
     lines = _lines(rows)
-    for other, its_rows in ranked[1:]:
+    for other, its_rows in found:
         apart = len(_lines(its_rows) - lines)
-        if apart >= max(3, len(lines) // 5) and not best.is_general:
+        if other is not best and apart >= max(3, len(lines) // 5):
             raise _two_speak(best, other, len(lines), apart)
     return best
+
+
+def _rows_of(found: Found) -> int:
+    """Rows of updates count double: several trainers print their evaluations alike."""
+    return 2 * len(found.steps) + len(found.evals)
 
 
 def _lines(found: Found) -> set[int]:

@@ -367,3 +367,8 @@ def test_one_line_of_a_fork_is_enough_to_see_its_fields():
 def test_an_mfu_may_be_padded():
     rows = "".join(f"{k} | loss 2.{9 - k}000 | lr 1.000000e-04 | 12.00ms | mfu  0.0{k}%\n" for k in range(1, 6))
     assert read_log("step 0: train loss 3.0000, val loss 3.0000\n" + rows).steps.mfu_frac[-1] == pytest.approx(0.0005)
+
+
+def test_bars_with_epochs_are_read_as_bars():
+    text = "".join(f"\rEpoch 0:   0%|          | {k}/900 [00:02<10:20,  1.19it/s, v_num=12, train_loss=10.{k}]" for k in range(10, 40))
+    assert read_log(text).words.trainer == "tqdm"
