@@ -134,8 +134,12 @@ def _fill(folder: Path, job: Job, workers: int, stages: Stages, hashed: dict[str
         "end_of_document": passes.end_of_document,
         "train": {"tokens": writers["train"].tokens, "documents": writers["train"].documents, "bytes": outcome.text_bytes["train"]},
         "val": {"tokens": writers["val"].tokens, "documents": writers["val"].documents, "bytes": outcome.text_bytes["val"]},
-        "split": _rule_in_words(rule, job),
-        "sources": {"given": job.given, "files": len(entries), "bytes": job.bytes, "sha256": _sha256_of_all(sources)},
+        "boundaries": {
+            **{split: documents_file(folder, split).name for split in writers},
+            "record": [list(field) for field in INDEX.descr],
+        },
+        "split": _rule_in_words(rule),
+        "sources": {"given": job.given, "files": len(entries), "bytes": job.bytes, "sha256": _sha256_of_all(sources), "list": SOURCES},
         "damaged": {"count": damaged.count, "named": damaged.named},
         "empty_documents": damaged.empty,
         "left_out_as_duplicates": {"documents": outcome.repeated, "bytes": outcome.repeated_bytes},
@@ -293,7 +297,7 @@ def _token_share(index: np.ndarray, chosen: np.ndarray) -> float:
     return float(lengths[chosen].sum() / max(1, lengths.sum()))
 
 
-def _rule_in_words(rule: SplitRule, job: Job) -> dict[str, Any]:
+def _rule_in_words(rule: SplitRule) -> dict[str, Any]:
     match rule:
         case AtCharacter(place):
             return {"how": "one document, cut before a character", "character": place}

@@ -275,6 +275,10 @@ def test_the_sidecar_says_what_is_there(tmp_path: Path):
     prepared = prepare([path], "gpt2", tmp_path / "out", name="mine")
     about = json.loads((prepared.folder / "dataset.json").read_text())
     assert about == prepared.about
+    boundaries = np.fromfile(
+        prepared.folder / about["boundaries"]["train"], dtype=[tuple(field) for field in about["boundaries"]["record"]]
+    )
+    assert boundaries["end"][-1] == about["train"]["tokens"] and len(boundaries) == about["train"]["documents"]
     assert about["train"]["documents"] + about["val"]["documents"] == 400
     assert about["train"]["bytes"] + about["val"]["bytes"] == sum(len(text.encode()) for text in texts)
     assert about["damaged"]["count"] == 1 and "line 401" in about["damaged"]["named"][0] and about["empty_documents"] == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -108,6 +107,8 @@ with shown_progress("en") as told:
         told(Progress("encode", done * 10**7, 10**8, done * 5, done * 10**6))
         time.sleep(0.1)
 """
+    import pty
+
     ours, theirs = pty.openpty()
     process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "140"})
     os.close(theirs)
