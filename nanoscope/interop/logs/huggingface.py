@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -32,6 +33,7 @@ WORDS = Words(trainer="hf-trainer", loss="smoothed", time="unknown", updates_bef
 
 DICT = re.compile(r"\{'[\w/]{1,60}': [^{}\r\n]{1,2000}+\}")
 BAR = re.compile(rf"(?<![\d.]){num('bar_step')}/{num('bar_total')} \[\d{{1,9}}(?::\d\d){{1,3}}<[^\]\r\n]{{0,80}}\]")
+LOOKED_AT = 200  # dictionaries
 _ITEM = re.compile(rf"'([\w/]{{1,60}})': '?({NUMBER})'?(?=[,}}])")
 _COLUMNS = {
     "loss": "loss",
@@ -46,10 +48,8 @@ _STATE = {"max_steps": "max_iters", "logging_steps": "log_interval", "eval_steps
 
 
 def find(source: Text) -> Found:
-    matches = list(DICT.finditer(source.text))
-    alike = [find_rows(pattern, source) for pattern in _learnt(source.text, matches)]
-    seen = {int(at) - source.offset for rows in alike for at in rows.at}
-    rest = [match for match in matches if match.start() not in seen]
+    alike = [find_rows(pattern, source) for pattern in _learnt(source.text)]
+    rest = _others(source, alike)
     found = from_dicts([dict(_ITEM.findall(match[0])) for match in rest], [match.start() for match in rest], source)
     found.steps = joined([found.steps, *(rows for rows in alike if "loss" in rows.columns)])
     found.evals = joined([found.evals, *(rows for rows in alike if "loss" not in rows.columns)])
@@ -57,14 +57,20 @@ def find(source: Text) -> Found:
     return found
 
 
-def _learnt(text: str, matches: Sequence[re.Match[str]]) -> list[re.Pattern[str]]:
+def _learnt(text: str) -> list[re.Pattern[str]]:
     """Patterns of the dictionaries that occur most: with their keys known, all others like them are found in one go."""
-    sample = matches[:: max(1, len(matches) // keyvalue.LOOKED_AT)]
-    shapes = Counter(
-        keyvalue.pattern_like(text, match.start(), match.end(), _meaning) for match in sample if "train_runtime" not in match[0]
-    )
+    sample = [match for match in itertools.islice(DICT.finditer(text), LOOKED_AT) if "train_runtime" not in match[0]]
+    shapes = Counter(keyvalue.pattern_like(text, match.start(), match.end(), _meaning) for match in sample)
     rows = [shape for shape, count in shapes.most_common(keyvalue.MOST_PATTERNS) if count > 1 and ("<loss>" in shape or "<val>" in shape)]
     return [re.compile(shape) for shape in rows]
+
+
+def _others(source: Text, alike: Sequence[Rows]) -> list[re.Match[str]]:
+    """Dictionaries of another shape, where there are any."""
+    if sum(map(len, alike)) == source.text.count("{'"):
+        return []
+    seen = {int(at) - source.offset for rows in alike for at in rows.at}
+    return [match for match in DICT.finditer(source.text) if match.start() not in seen]
 
 
 def _meaning(name: str, unit: str) -> str:
