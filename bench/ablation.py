@@ -1,0 +1,140 @@
+"""What each ingredient of the recipe is worth: a preset trained as it is, and again with one thing taken away or put back.
+
+    python bench/ablation.py [--preset=shakespeare-fast] [--seeds=3] [--only=TEXT] [--key=value ...]
+
+Prints, for each variant, the loss on the whole val split over the seeds and the time of an update. Ingredients that are settings are
+switched by them; the others are replaced in the model from here, so that the model itself stays one page. Rates are the preset's for all,
+except where the optimizer is another: there several are tried, and the best counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nanoscope.config.fields import Config
+from nanoscope.config.load import load
+from nanoscope.data.store import Dataset, open_dataset
+from nanoscope.model import modern
+from nanoscope.record.events import Event, StepTaken
+from nanoscope.train.loop import train
+
+ADAMW_RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+
+
+@dataclass(frozen=True)
+class Variant:
+    settings: Mapping[str, object]
+    instead: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+def variants() -> dict[str, Variant]:
+    adamw = {
+        f"AdamW instead of Muon, rate {rate:g}": Variant({"optimizer": "adamw", "learning_rate": rate, "weight_decay": 0.1})
+        for rate in ADAMW_RATES
+    }
+    gpt2 = {
+        f"GPT-2 with AdamW, rate {rate:g}": Variant({"arch": "gpt2", "optimizer": "adamw", "learning_rate": rate, "weight_decay": 0.1})
+        for rate in ADAMW_RATES
+    }
+    return {
+        "the recipe": Variant({}),
+        "without token shift": Variant({"token_shift": False}),
+        "without tables": Variant({"ngram_rows": 0}),
+        "without shift and tables": Variant({"token_shift": False, "ngram_rows": 0}),
+        "tables of pairs only": Variant({"ngram_order": 2}),
+        "tables of pairs and triples": Variant({"ngram_order": 3}),
+        "tables up to four": Variant({"ngram_order": 4}),
+        "without soft-cap": Variant({"softcap": 0.0}),
+        "GELU instead of ReLU squared": Variant({}, lambda: patch.object(modern, "relu_squared", F.gelu)),
+        "queries and keys not normed": Variant({}, lambda: patch.object(modern, "turned", turned_only)),
+        "no positions at all": Variant({}, lambda: patch.object(modern, "turned", lambda x, turn: modern.norm(x))),
+        "LayerNorm instead of RMSNorm": Variant({}, lambda: patch.object(modern, "norm", lambda x: F.layer_norm(x, x.shape[-1:]))),
+        "projections begin random": Variant({}, lambda: begin_random(("out.weight", "down.weight"))),
+        "head begins random": Variant({}, lambda: begin_random(("head.weight",))),
+        "q, k and v orthogonalised as one": Variant({}, one_part),
+        **adamw,
+        **gpt2,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="shakespeare-fast")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="variants whose name holds this text")
+    given, more = parser.parse_known_args()
+    overrides = [tuple(text.removeprefix("--").split("=", 1)) for text in more]
+    config = dataclasses.replace(load(given.preset, overrides).config, eval_whole=True, eval_iters=1, sample_interval=0)  # type: ignore[arg-type]
+    config = dataclasses.replace(config, eval_interval=config.max_iters)
+    dataset = open_dataset(config.dataset)
+    print(f"{given.preset} {' '.join(more)}: {config.max_iters} updates of {config.tokens_per_update} tokens, {given.seeds} seeds")
+    print(f"{'':44}{'val loss':>10}{'sd':>8}{'worth':>9}{'ms/update':>11}")
+    base = None
+    for name, variant in variants().items():
+        if given.only not in name and name != "the recipe":
+            continue
+        losses, took = zip(*(trained(config, variant, dataset, seed) for seed in range(given.seeds)), strict=True)
+        mean = statistics.mean(losses)
+        base = mean if base is None else base
+        deviation = statistics.stdev(losses) if len(losses) > 1 else float("nan")
+        print(f"{name:44}{mean:10.4f}{deviation:8.4f}{mean - base:+9.4f}{statistics.median(took):11.1f}", flush=True)
+
+
+def trained(config: Config, variant: Variant, dataset: Dataset, seed: int) -> tuple[float, float]:
+    """Loss on the whole val split after the last update, and the median update's milliseconds."""
+    took: list[float] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, StepTaken):
+            took.append(event.took_s)
+
+    with tempfile.TemporaryDirectory() as folder, variant.instead():
+        changed = dataclasses.replace(config, **variant.settings, seed=1337 + seed, out_dir=folder)  # type: ignore[arg-type]
+        outcome = train(changed, dataset, Path(folder, "run"), hear, may_refuse=False)
+    return outcome.val_loss, 1000 * float(np.median(took))
+
+
+def turned_only(x: Tensor, turn: Tensor) -> Tensor:
+    one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = turn.unbind(-1)
+    return torch.stack((one * cos - other * sin, other * cos + one * sin), dim=-1).flatten(-2)
+
+
+def begin_random(endings: tuple[str, ...]) -> AbstractContextManager[object]:
+    build = modern.Modern.__init__
+
+    def built(self: modern.Modern, config: Config, vocab_size: int) -> None:
+        build(self, config, vocab_size)
+        for name, p in self.named_parameters():
+            if name.endswith(endings):
+                nn.init.normal_(p, std=p.shape[1] ** -0.5)
+
+    return patch.object(modern.Modern, "__init__", built)
+
+
+def one_part() -> AbstractContextManager[object]:
+    groups = modern.Modern.optimizer_groups
+
+    def unsplit(self: modern.Modern, config: Config) -> list[dict]:
+        return [{**group, "parts": 1} for group in groups(self, config)]
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(modern.Modern, "optimizer_groups", unsplit))
+    return stack
+
+
+if __name__ == "__main__":
+    main()
