@@ -45,7 +45,13 @@ class ShuffledFeed:
 
     def seed_dropout(self, sample: int) -> None:
         """What is dropped is a function of (seed, sample), as the order is: to resume or to branch needs no generator's state."""
-        torch.manual_seed(_mixed(self._seed, sample))
+        seed = _mixed(self._seed, sample)
+        # Not torch.manual_seed: for each device that is not in use it remembers the call, with a traceback, forever.
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        elif self._device.type == "mps":
+            torch.mps.manual_seed(seed)
 
     def state(self) -> dict[str, Any]:
         return {}
