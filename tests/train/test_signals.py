@@ -23,6 +23,8 @@ from nanoscope.record.events import RunStarted, StepTaken
 from nanoscope.record.layout import checkpoint_folders, step_of
 
 CHILD = Path(__file__).with_name("child.py")
+# By our own exit, or, when the second signal comes after everything is saved, by Python's: a shell reads 143 from both.
+TERMINATED = (143, -signal.SIGTERM)
 
 
 def start(run: Path, **changes) -> subprocess.Popen:
@@ -62,7 +64,7 @@ def test_a_second_signal_ends_the_process_on_the_spot(tmp_path: Path):
     child.send_signal(signal.SIGTERM)
     child.send_signal(signal.SIGTERM)
     child.send_signal(signal.SIGTERM)
-    assert child.wait(timeout=30) == 143
+    assert child.wait(timeout=30) in TERMINATED
     assert not any(verify(folder) for folder in checkpoint_folders(run))
 
 
@@ -155,7 +157,7 @@ def test_signals_at_random_moments_end_with_the_current_step_saved(number: int, 
     if number % 4 == 0:
         time.sleep(rng.uniform(0, 0.05))
         child.send_signal(signal.SIGTERM)
-    assert child.wait(timeout=60) == 143
+    assert child.wait(timeout=60) in (TERMINATED if number % 4 == 0 else (143,))
     folders = checkpoint_folders(run)
     assert not any(verify(folder) for folder in folders)
     if number % 4:
