@@ -1,6 +1,8 @@
 """Which sentences the package says, and which of them a language still lacks.
 
     python -m nanoscope.present.locale_check [hi]
+    python -m nanoscope.present.locale_check --missing > new.json    # the sentences without a translation, to be filled in
+    python -m nanoscope.present.locale_check --fill new.json         # takes them into the catalogue and drops what nobody says any more
 
 The sentences are collected from the source: the literals of `msg("…")`, what the presets say about themselves, and the paragraphs of
 the symptoms' docstrings, which `diagnose --why` prints.
@@ -117,13 +119,27 @@ def _placeholders_or_none(translation: str) -> dict[str, str] | None:
         return None
 
 
-if __name__ == "__main__":
+def _fill(lang: str, path: Path, sentences: Mapping[str, str]) -> None:
+    new = {sentence: text for sentence, text in json.loads(path.read_text(encoding="utf-8")).items() if text}
+    kept = {sentence: text for sentence, text in sorted({**catalogue(lang), **new}.items()) if sentence in sentences}
+    file = Path(__file__).parent / "locale" / f"{lang}.json"
+    file.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+
+def _main(arguments: list[str]) -> int:
     said = collect()
-    chosen = sys.argv[1:] or [lang for lang in LANGUAGES if lang != "en"]
-    if "--missing" in chosen:  # as JSON, to be filled in
+    if "--missing" in arguments:
         have = catalogue("hi")
         print(json.dumps({sentence: "" for sentence in said.sentences if sentence not in have}, ensure_ascii=False, indent=0))
-        raise SystemExit
+        return 0
+    if "--fill" in arguments:
+        _fill("hi", Path(arguments[arguments.index("--fill") + 1]), said.sentences)
+        return 0
+    chosen = arguments or [lang for lang in LANGUAGES if lang != "en"]
     problems = said.faults + [f"{lang}: {problem}" for lang in chosen for problem in faults_of(said.sentences, catalogue(lang))]
     print("\n".join(problems) or f"{len(said.sentences)} sentences, all there in {', '.join(chosen)}")
-    raise SystemExit(1 if problems else 0)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(_main(sys.argv[1:]))
