@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nanoscope.data.batches import NanoGPTOrder, Shuffled
+from nanoscope.data.batches import NanoGPTOrder, Shuffled, gather
 
 MASK = (1 << 64) - 1
+PLACES_AHEAD = 64  # batches whose places are computed together
 Batch = tuple[Tensor, Tensor]  # ids (B, T) and the ids that follow each of them
 
 
@@ -31,17 +32,26 @@ class ShuffledFeed:
     def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int, seed: int, device: torch.device):
         self._order = Shuffled(tokens, block_size, seed)
         self._batch_size, self._seed, self._device = batch_size, seed, device
+        self._places, self._places_from = np.zeros(0, dtype=np.int64), 0  # where the samples from a cursor on begin
         self._ahead: tuple[int, Batch] | None = None
 
     def take(self, sample: int) -> Batch:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == sample:
             return ahead[1]
-        return on_device(self._order.gather(sample, self._batch_size), self._device)
+        return self._gather(sample)
 
     def prefetch(self, sample: int) -> None:
         if self._device.type != "cpu":  # on a CPU there is nothing to overlap with
-            self._ahead = (sample, on_device(self._order.gather(sample, self._batch_size), self._device))
+            self._ahead = (sample, self._gather(sample))
+
+    def _gather(self, sample: int) -> Batch:
+        first = sample - self._places_from
+        if first < 0 or first + self._batch_size > len(self._places):
+            # Shuffling costs as much for one sample as for a thousand.
+            self._places, self._places_from, first = self._order.windows(sample, PLACES_AHEAD * self._batch_size), sample, 0
+        places = self._places[first : first + self._batch_size]
+        return on_device(gather(self._order.tokens, places, self._order.block_size), self._device)
 
     def seed_dropout(self, sample: int) -> None:
         """What is dropped is a function of (seed, sample), as the order is: to resume or to branch needs no generator's state."""

@@ -18,7 +18,7 @@ ROLLBACKS_ALLOWED = 1
 
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
-    return torch.nn.utils.get_total_norm(gradients, foreach=True)
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 def clip(gradients: list[Tensor], norm: float, limit: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import time
@@ -71,10 +72,22 @@ def choose_machine(config: Config, tell: Callable[[Chosen], None], remembered: d
     dtype = _dtype(config, device, tell, remembered.get("dtype"))
     threads = _threads(config, tell, remembered.get("threads"))
     torch.set_num_threads(threads)
+    if device.type == "cpu":
+        return_large_blocks()
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     return Machine(device, dtype, threads, hardware=_name(device), memory_bytes=_memory(device))
+
+
+def return_large_blocks() -> None:
+    """Makes glibc give freed blocks of more than 4 MB back at once. By itself it keeps those of up to 32 MB in a heap that gradients and
+    activations, coming and going, riddle with holes: 0.35 GB of 2.75 with GPT-2 124M. Other C libraries are left as they are."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, 4 << 20)
+
+
+M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def with_peak(machine: Machine) -> Machine:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Trainee:
     micro_batch: int  # sequences that go through the model at once; `batch_size` until memory runs out
     step_start: dict[str, Any] = field(default_factory=dict)  # the feed's state when the current step began
 
-    @property
+    @cached_property
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 

@@ -111,7 +111,9 @@ def test_the_optimizer_of_muon_and_adam_gives_each_group_its_rate(data: Dataset)
     set_rate(optimizer, 1e-3, config)
     assert {group["role"]: group["lr"] for group in optimizer.param_groups}["matrix"] == pytest.approx(5e-3)
     # Adam's rates follow the width (train/muon.py); the schedule moves all of them alike.
-    assert {group["role"]: group["lr"] for group in optimizer.param_groups}["embedding"] == pytest.approx(peak_rate("embedding", config) / 4)
+    assert {group["role"]: group["lr"] for group in optimizer.param_groups}["embedding"] == pytest.approx(
+        peak_rate("embedding", config) / 4
+    )
 
 
 def test_our_adamw_is_torchs_fused_one_bit_for_bit():
@@ -146,3 +148,14 @@ def test_training_does_not_import_torchs_compiler(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     for arch, optimizer in (("gpt2", "adamw"), ("modern", "muon")):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / arch), arch, optimizer], env=environment, check=True)
+
+
+def test_batches_are_those_of_the_order_wherever_one_begins(data: Dataset):
+    from nanoscope.data.batches import Shuffled
+    from nanoscope.train.feed import ShuffledFeed
+
+    order = Shuffled(data.train, 16, 3)
+    feed = ShuffledFeed(data.train, 16, 5, 3, torch.device("cpu"))
+    for sample in (0, 5, 10, 1000, 3, 317, 320, 322, 2 * order.windows_per_epoch - 2, 10_000):
+        for ours, wanted in zip(feed.take(sample), order.gather(sample, 5), strict=True):
+            assert ours.numpy().tolist() == wanted.tolist()
