@@ -33,7 +33,7 @@ test)
         "$python" -m ruff check .
         "$python" -m mypy
     fi
-    exec "$python" -m pytest "$@"
+    exec env OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" "$python" -m pytest --numprocesses=auto "$@"
     ;;
 test-heavy)
     shift
