@@ -27,7 +27,7 @@ UNITS = {"nats": msg("val loss, nats per token"), "bits": msg("val loss, bits pe
 def text_of(comparison: Comparison, stream: IO[str], lang: str = "en") -> str:
     """As the stream can show it."""
     out = io.StringIO()
-    out.write(for_stream([*_heading(comparison, lang), *_difference_blocks(comparison, lang), *_verdict_blocks(comparison, lang)], stream))
+    out.write(for_stream([*_heading(comparison, lang), *_difference_blocks(comparison, lang), *verdict_blocks(comparison, lang)], stream))
     out.write("\n".join(_table_lines(comparison, lang)) + "\n\n")
     out.write(_curves(comparison, stream, lang))
     out.write(for_stream(_remark_blocks(comparison, lang), stream))
@@ -41,7 +41,7 @@ def _heading(comparison: Comparison, lang: str) -> list[Block]:
     return [Block(tied(msg("Comparison of {names}", names=counts), lang), "title"), GAP]
 
 
-def _verdict_blocks(comparison: Comparison, lang: str) -> list[Block]:
+def verdict_blocks(comparison: Comparison, lang: str) -> list[Block]:
     from nanoscope.analysis.compare_axes import TITLES
 
     blocks = [Block(tied(msg("Verdict"), lang), "head")]
