@@ -30,7 +30,7 @@ def groups_of(
 ) -> list[Group]:  # fmt: skip
     runs = _runs([*targets, *against], configs, hardware, given)
     if not against:
-        return [Group(name, (run,)) for name, run in zip(_told_apart([run.name for run in runs]), runs, strict=True)]
+        return [Group(name, (run,)) for name, run in zip(told_apart([run.name for run in runs]), runs, strict=True)]
     first, second = tuple(runs[: len(targets)]), tuple(runs[len(targets) :])
     return [Group(name, group) for name, group in zip(_group_names(targets, against), (first, second), strict=True)]
 
@@ -101,7 +101,7 @@ def _with(run: Run, values: Mapping[str, object], where: Mapping[str, str]) -> R
     return dataclasses.replace(run, known=known)
 
 
-def _told_apart(names: Sequence[str]) -> list[str]:
+def told_apart(names: Sequence[str]) -> list[str]:
     """The names, numbered where two are the same."""
     return [name if list(names).count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names, 1)]
 
