@@ -7,6 +7,7 @@ place under a name that starts with `.new-`, synced, and then renamed, which the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from nanoscope.message import msg
 MANIFEST = "manifest.json"
 SEAL = "seal"  # key of the manifest's own sha256
 UNFINISHED = ".new-"
+OLD = "-old-"
 
 
 def write_whole(path: Path, payload: bytes | str) -> None:
@@ -52,8 +54,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 def whole_folder(path: Path, facts: Mapping[str, object] | None = None, known: Mapping[str, str] | None = None) -> Iterator[Path]:
     """A fresh folder to fill; when the block ends well it gets a manifest of what is in it, is synced, and becomes `path`.
 
-    An existing `path` is replaced: it is moved aside, and removed only once the new folder stands in its place. `known` may be filled
-    in the block with the sha256 of files that were hashed while they were written, so that they need not be read again.
+    An existing `path` is replaced: both folders exchange their names in one step, so there is no moment without a whole one. `known` may
+    be filled in the block with the sha256 of files that were hashed while they were written, so that they need not be read again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
@@ -62,18 +64,31 @@ def whole_folder(path: Path, facts: Mapping[str, object] | None = None, known: M
     try:
         yield fresh
         seal(fresh, facts or {}, known)
-        if path.exists():
-            old = path.with_name(f"{UNFINISHED}{os.getpid()}-old-{path.name}")
+        if not path.exists():
+            os.rename(fresh, path)
+        elif not exchange(fresh, path):
+            # Not in one step here. A kill between these two leaves the old one under its other name, and `remove_unfinished` puts it back.
+            old = path.with_name(f"{UNFINISHED}{os.getpid()}{OLD}{path.name}")
             os.rename(path, old)
             os.rename(fresh, path)
             sync_folder(path.parent)
             shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(fresh, path)
-            sync_folder(path.parent)
+        sync_folder(path.parent)
+        shutil.rmtree(fresh, ignore_errors=True)  # what `path` was, where they were exchanged
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Lets two folders swap their names in one step of the operating system (Linux, macOS); False where that is not to be had."""
+    name, flag = {"linux": ("renameat2", 2), "darwin": ("renameatx_np", 2)}.get(sys.platform, ("", 0))
+    try:
+        swap = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (OSError, AttributeError, TypeError):
+        return False
+    here = -100 if sys.platform == "linux" else -2  # AT_FDCWD
+    return swap(here, os.fsencode(one), here, os.fsencode(other), flag) == 0
 
 
 def seal(folder: Path, facts: Mapping[str, object], known: Mapping[str, str] | None = None) -> None:
@@ -139,6 +154,10 @@ def _digest(manifest: Mapping[str, object]) -> str:
 
 def remove_unfinished(folder: Path) -> None:
     """Clears what a killed process left half-written in `folder`. Only for folders that no other process is writing to."""
+    for old in folder.glob(f"{UNFINISHED}*{OLD}*"):
+        place = folder / old.name.split(OLD, 1)[1]
+        if not place.exists():
+            os.rename(old, place)
     for left in folder.glob(f"{UNFINISHED}*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)

@@ -54,6 +54,45 @@ def test_a_folder_replaces_another_only_when_it_is_whole(tmp_path: Path):
     assert os.listdir(tmp_path) == ["x"]
 
 
+@pytest.mark.parametrize("kind", ["exchanged", "renamed twice"])
+def test_a_kill_while_a_folder_is_replaced_leaves_a_whole_one(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The process ends before each rename in turn; whatever it left, the old or the new folder is there and whole."""
+    if kind == "exchanged" and sys.platform not in ("linux", "darwin"):
+        pytest.skip("this system cannot exchange two names")
+    seen = set()
+    for killed_at in range(4):
+        place = tmp_path / f"{killed_at}" / "x"
+        with files.whole_folder(place) as fresh:
+            (fresh / "w").write_text("old")
+        calls = iter(range(100))
+
+        class Killed(BaseException):
+            pass
+
+        def dies(real, calls=calls, killed_at=killed_at, killed=Killed):
+            def call(*args):
+                if next(calls) == killed_at:
+                    raise killed
+                return real(*args)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "exchange", dies(files.exchange) if kind == "exchanged" else lambda *_: False)
+            patch.setattr(os, "rename", dies(os.rename))
+            patch.setattr(files.shutil, "rmtree", lambda *_, **__: None)  # a killed process tidies nothing up
+            try:
+                with files.whole_folder(place) as fresh:
+                    (fresh / "w").write_text("new")
+            except Killed:
+                seen.add(killed_at)
+        files.remove_unfinished(place.parent)
+        assert files.damage(place) == []
+        assert (place / "w").read_text() in ("old", "new")
+        assert os.listdir(place.parent) == ["x"]
+    assert seen == ({0} if kind == "exchanged" else {0, 1})
+
+
 @given(st.integers(0, 39), st.integers(0, 7))
 def test_each_flipped_bit_is_noticed(at: int, bit: int):
     import tempfile

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nanoscope.api.folders import RunAt, find_checkpoint, find_run
 from nanoscope.config.fields import Config, settings
 from nanoscope.errors import Fault, UserError, fault, raise_if_any
-from nanoscope.message import msg
+from nanoscope.message import Message, msg
 from nanoscope.record.layout import checkpoint_folder, checkpoint_folders, step_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ DEFAULT_PROMPT = "\n"  # nanoGPT's
 def load(run: str | Path, *, best: bool = False, device: str = "auto", arch: str | None = None) -> Model:
     """The model of a run: `RUN` (its newest checkpoint), `RUN@500`, or the best evaluation's. Every byte is verified first.
 
-    A model of your own needs its file again (`arch="my_model.py"`): code is only ever run because its owner named it.
+    A model of your own is built from the copy of its file that the run has. Code is only ever run because its owner named it: where that
+    was on another machine, name it again (`arch="my_model.py"`).
     """
     import torch
 
@@ -37,7 +38,7 @@ def load(run: str | Path, *, best: bool = False, device: str = "auto", arch: str
 
     folder = _choose_checkpoint(find_run(str(run)), best)
     weights, state = weights_of(folder)
-    config = _config(state["config"], arch, folder)
+    config, note = _config(state["config"], arch, folder)
     machine = choose_machine(Config(device=device, dtype="float32"), lambda chosen: None)
     module = build(config, int(state["vocab_size"]))
     fill(module, weights, msg("{folder:code}", folder=str(folder)))
@@ -45,7 +46,7 @@ def load(run: str | Path, *, best: bool = False, device: str = "auto", arch: str
     for parameter in module.parameters():
         parameter.requires_grad_(False)
     assert isinstance(machine.device, torch.device)
-    return Model(module, config, tokenizer_from_files(folder), str(machine.device), int(state["step"]), folder)
+    return Model(module, config, tokenizer_from_files(folder), str(machine.device), int(state["step"]), folder, note)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Model:
     device: str
     step: int
     folder: Path  # of the checkpoint
+    note: Message | None = None  # what its user should know
 
     @property
     def name(self) -> str:
@@ -144,19 +146,16 @@ def _best(run: Path) -> Path | None:
     return None
 
 
-def _config(saved: dict[str, Any], arch: str | None, folder: Path) -> Config:
+def _config(saved: dict[str, Any], arch: str | None, folder: Path) -> tuple[Config, Message | None]:
     config = Config(**{key: value for key, value in saved.items() if key in settings()})
     if not config.arch.endswith(".py"):
-        return config
-    if arch is None:
-        raise fault(
-            msg("this model was made by {file:code}, and code is only run if you name it", file=config.arch),
-            where=msg("{folder:code}", folder=str(folder)),
-            fix=msg("add {option:code}", option=f"--arch={config.arch}"),
-        )
+        return config, None
     import dataclasses
 
-    return dataclasses.replace(config, arch=arch)
+    from nanoscope.api.own_code import file_to_run
+
+    path, note = file_to_run(folder.parent.parent, config.arch, arch)
+    return dataclasses.replace(config, arch=str(path)), note
 
 
 def _faults(max_new_tokens: int, num_samples: int, temperature: float, top_k: int | None, top_p: float | None) -> list[Fault]:

@@ -22,7 +22,7 @@ from nanoscope.config.settings import Settings
 from nanoscope.errors import fault
 from nanoscope.message import Message, msg
 from nanoscope.present.progress import Progress, about_run
-from nanoscope.record.layout import RUN_FILE, is_run
+from nanoscope.record.layout import OWN_MODEL, RUN_FILE, is_run
 
 if TYPE_CHECKING:
     from nanoscope.analysis.finding import Finding
@@ -56,9 +56,8 @@ def plan_job(source: str | None = None, overrides: Sequence[tuple[str, str]] = (
     """Reads the settings. Without a source: the quickstart; or, when resuming, what the run itself was started with."""
     given = dict(overrides)
     if source is None and given.get("init_from") == "resume":
-        settings = _recorded_settings(given.get("out_dir", "auto"), overrides)
+        settings = with_answer(_recorded_settings(given.get("out_dir", "auto"), overrides), tell)
         preset = named_preset(settings.preset) if settings.preset else None
-        _refuse_unnamed_code(settings, given)
         return Job(settings, source_name(None, settings.preset or DEFAULT_PRESET), preset, settings.notes)
     settings = load(source or DEFAULT_PRESET, overrides)
     _refuse_unnamed_code(settings, given)
@@ -69,12 +68,20 @@ def plan_job(source: str | None = None, overrides: Sequence[tuple[str, str]] = (
 def _refuse_unnamed_code(settings: Settings, given: Mapping[str, str]) -> None:
     """A model of one's own is a program. It runs when its owner names it in the call, not because a file or a record names it."""
     arch = settings.config.arch
-    if arch.endswith(".py") and "arch" not in given:
+    if not arch.endswith(".py"):
+        return
+    if "arch" not in given:
         raise fault(
             msg("arch = {arch:code} is code, and code is only run if you name it yourself", arch=arch),
             where=msg("{where:code}", where=settings.came_from.get("arch", "")),
             fix=msg("add {option:code}", option=f"--arch={arch}"),
         )
+    from nanoscope.api.own_code import file_to_run, remember
+
+    if Path(arch).is_file():
+        remember(Path(arch))
+    if settings.config.init_from == "resume" and settings.config.out_dir != "auto" and is_run(Path(settings.config.out_dir)):
+        file_to_run(Path(settings.config.out_dir), arch, given["arch"])  # refuses a copy in the run folder that nobody named
 
 
 def settle_folder(job: Job) -> Path:
@@ -176,12 +183,23 @@ def _recorded_settings(out_dir: str, overrides: Sequence[tuple[str, str]]) -> Se
         for key, value in facts.get("config", {}).items()
         if key in all_settings() and key not in ("init_from", "out_dir", "overwrite")
     ]
+    arch = str(facts.get("config", {}).get("arch", ""))
+    if arch.endswith(".py"):
+        from nanoscope.api.own_code import file_to_run
+
+        file_to_run(folder, arch, dict(overrides).get("arch"))  # refuses what nobody named; the loop then takes the run's own copy
+        if is_kept_with(folder):
+            overrides = [(key, value) for key, value in overrides if key != "arch"]
     settings = load(None, [*recorded, *overrides, ("out_dir", str(folder))])
     changed = {key for key, _ in overrides}
     came_from = {
         key: where if key in changed else facts.get("came_from", {}).get(key, RUN_FILE) for key, where in settings.came_from.items()
     }
     return dataclasses.replace(settings, came_from=came_from, preset=str(facts.get("preset") or ""))
+
+
+def is_kept_with(folder: Path) -> bool:
+    return (folder / OWN_MODEL).is_file()
 
 
 def _told(trouble: Trouble) -> Message:

@@ -43,8 +43,12 @@ def run(given: Namespace) -> int:
         raise UsageError(Fault(msg("which run?"), fix=msg("name one: {command:code} lists them", command="nanoscope runs")))
     prompt = _prompt(given.prompt)
     from nanoscope.api.model import load
+    from nanoscope.cli import say
 
     models = [load(name, best=given.best, device=given.device, arch=given.arch) for name in names]
+    for model in models:
+        if model.note is not None:
+            print(say(model.note, given.lang), file=sys.stderr)
     if len(models) == 1:
         _one(models[0], prompt, given)
     else:

@@ -12,6 +12,9 @@ CHECKPOINTS = "checkpoints"
 SAMPLES = "samples"
 STOP_FILE = "stop-requested"  # `nanoscope stop` leaves it; the loop looks for it between steps
 PID_FILE = "running.json"  # process id, host and start of the process that is training; gone when it has ended
+OWN_MODEL = "model.py"  # a copy of the user's own model file, where the run was started with one
+PROBES = "probes"  # branches that `nanoscope probe` made of this run, each a run folder, and what they answered
+ANSWER_FILE = "answer-{step:06d}.json"  # in there: what the probes of that step found
 OUTPUT_FILE = "output.log"  # what a run that was started with --detach printed
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})$")
@@ -23,6 +26,19 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 def sample_file(run: Path, step: int) -> Path:
     return run / SAMPLES / f"step-{step:06d}.txt"
+
+
+def probe_folder(run: Path, step: int, name: str) -> Path:
+    return run / PROBES / f"{step:06d}-{name}"
+
+
+def answer_file(run: Path, step: int) -> Path:
+    return run / PROBES / ANSWER_FILE.format(step=step)
+
+
+def answer_files(run: Path) -> list[Path]:
+    """What probes of this run answered, the newest step last."""
+    return sorted((run / PROBES).glob(ANSWER_FILE.partition("{")[0] + "*.json"))
 
 
 def step_of(folder: Path) -> int | None:

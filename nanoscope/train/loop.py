@@ -32,6 +32,7 @@ from nanoscope.train.evaluate import Evaluation, evaluate
 from nanoscope.train.evaluation_sets import SPLITS, evaluation_sets
 from nanoscope.train.guards import ROLLBACKS_ALLOWED, is_out_of_memory, is_over_budget
 from nanoscope.train.machine import measured_peak
+from nanoscope.train.own_model import as_built, keep
 from nanoscope.train.preflight import preflight
 from nanoscope.train.sampling import Sampler
 from nanoscope.train.saving import Keeper
@@ -78,14 +79,15 @@ def train(
     early = _Buffer()  # nothing is recorded before it is certain that the run can begin
     beginning = find_beginning(config, run, early, has_weights=initial is not None)
     with listening(run / STOP_FILE) as stop, training_here(run):
-        workshop = set_up(config, dataset, beginning, early, initial)
+        built = as_built(config, run, early, is_resumed=beginning.is_resumed)
+        workshop = set_up(config, dataset, beginning, early, initial, built)
         loop = Loop(workshop, dataset, run, early, clock, stop)
         try:
             if not beginning.is_resumed:
                 loop.look_before(weights_are_drawn=beginning.checkpoint is None and initial is None, may_refuse=may_refuse)
         except Stopped:
             return loop.outcome("stopped", msg("{what:code}", what=stop.because))
-        loop.facts = facts_of(workshop, dataset, came_from or {}, preset, beginning.parent)
+        loop.facts = facts_of(workshop, dataset, came_from or {}, preset, beginning.parent) | {"own_model": keep(built, run)}
         write_run_file(run, loop.facts)
         loop.tell = _stamped(emit)
         loop.begin(beginning.resumed_from, [*early.events, *beginning.changes])

@@ -46,9 +46,10 @@ class Workshop:
 
 
 def set_up(
-    config: Config, dataset: Dataset, beginning: Beginning, tell: Callable[[Event], None], initial: Mapping[str, Tensor] | None
-) -> Workshop:
-    """Builds the trainee and brings it to where the run begins."""
+    config: Config, dataset: Dataset, beginning: Beginning, tell: Callable[[Event], None], initial: Mapping[str, Tensor] | None,
+    built: Config | None = None,
+) -> Workshop:  # fmt: skip
+    """Builds the trainee and brings it to where the run begins. `built`: the config with the file that a model of one's own is in."""
     checkpoint = beginning.checkpoint
     for choice in dataset.chosen:
         tell(Chosen(what=str(choice["what"]), value=choice["value"], because=str(choice["because"])))
@@ -59,7 +60,7 @@ def set_up(
     torch.manual_seed(config.seed)
     random.seed(config.seed)  # for models that draw from these; they start differently in each process otherwise
     np.random.seed(config.seed % 2**32)
-    model = build(config, vocab_size)
+    model = build(built or config, vocab_size)
     if initial is not None:
         fill(model, dict(initial), msg("the weights of {name:code}", name=config.init_from))
     model.to(machine.device)

@@ -157,6 +157,50 @@ def test_code_is_only_run_when_it_is_named_in_the_call(here: Path, capsys):
     assert not Path("it-ran").exists()
 
 
+OWN_MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, config, vocab_size):
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+        torch.nn.init.zeros_(self.table.weight)
+    def forward(self, idx):
+        return self.table(idx)
+"""
+
+
+def test_a_model_of_ones_own_is_kept_with_the_run(here: Path, capsys):
+    Path("mine.py").write_text(OWN_MODEL)
+    settings = [word for word in SETTINGS if not word.startswith("--arch")]
+    assert main(["train", *settings, "--arch=mine.py", "--out_dir=out", "--max_iters=5"]) == 0
+    assert (here / "out" / "model.py").read_text() == OWN_MODEL
+    Path("mine.py").write_text("raise SystemExit('the changed file ran')")
+    assert main(["train", "--init_from=resume", "--out_dir=out", "--max_iters=6"]) == 0  # named before, on this machine
+    told = map(json.loads, (here / "out" / EVENTS_FILE).read_text().splitlines())
+    chosen = [event for event in told if event["event"] == "chosen" and event["what"] == "model file"]
+    assert [event["because"] for event in chosen] == ["mine.py has changed since the run began; the run's own copy is used"]
+    capsys.readouterr()
+    assert main(["sample", "out", "--max_new_tokens=3"]) == 0
+    assert capsys.readouterr().err == "mine.py has changed since the run began; its own copy out/model.py is used\n"
+
+
+def test_code_in_the_run_folder_of_a_stranger_is_not_run(here: Path, capsys):
+    Path("mine.py").write_text(OWN_MODEL)
+    settings = [word for word in SETTINGS if not word.startswith("--arch")]
+    assert main(["train", *settings, "--arch=mine.py", "--out_dir=out", "--max_iters=5"]) == 0
+    (here / "out" / "model.py").write_text("import pathlib\npathlib.Path('it-ran').touch()\n" + OWN_MODEL)
+    capsys.readouterr()
+    for words in (["sample", "out"], ["train", "--init_from=resume", "--out_dir=out"]):
+        assert main(words) == 1
+        assert "code is only run if you name it" in capsys.readouterr().err
+        assert main([*words, "--arch=mine.py"]) == 1
+        assert "mine.py is not the code that this model was made by" in capsys.readouterr().err
+    assert main(["train", *settings, "--init_from=resume", "--out_dir=out", "--arch=mine.py"]) == 1
+    assert not Path("it-ran").exists()
+    assert main(["sample", "out", "--arch=out/model.py", "--max_new_tokens=3"]) == 0  # its owner has read and named it
+    assert Path("it-ran").exists()
+
+
 def test_damage_is_found_and_named(here: Path, capsys):
     assert main(["train", *SETTINGS, "--out_dir=out"]) == 0
     capsys.readouterr()

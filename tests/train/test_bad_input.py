@@ -72,7 +72,7 @@ def test_a_checkpoint_of_another_architecture(data: Dataset, tmp_path: Path):
     assert "arch = modern differs from the checkpoint's gpt2" in refused(but(init_from="resume", arch="modern"), data, run)
 
 
-def test_an_own_model_that_was_changed_since(data: Dataset, tmp_path: Path):
+def test_an_own_model_that_was_changed_since_cannot_take_the_old_weights(data: Dataset, tmp_path: Path):
     own, run = tmp_path / "mine.py", tmp_path / "run"
     text = (
         "import torch\nclass Model(torch.nn.Module):\n    def __init__(self, config, vocab_size):\n        super().__init__()\n"
@@ -83,8 +83,9 @@ def test_an_own_model_that_was_changed_since(data: Dataset, tmp_path: Path):
     config = but(arch=str(own), max_iters=2, eval_interval=2)
     recorded(config, data, run)
     own.write_text(text.replace("{width}", "9"))
+    assert recorded(replace(config, init_from="resume", max_iters=4), data, run).step == 4  # the run has a copy of its own
     with pytest.raises(UserError) as refusal:
-        recorded(replace(config, init_from="resume", max_iters=4), data, run)
+        recorded(replace(config, init_from=f"{run}@2", max_iters=4), data, tmp_path / "branch")
     assert {fault.what.args["name"] for fault in refusal.value.faults} == {"table.weight", "head.weight"}
 
 
