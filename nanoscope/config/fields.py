@@ -56,6 +56,7 @@ class Config:
     vocab_size: int | None = setting(None, msg("number of different tokens; auto: as many as the data's tokenizer has (50,304 for GPT-2's, a multiple of 64)"), group="model", unit="tokens", low=2, high=10_000_000, fixed=True)
     dropout: float = setting(0.0, msg("share of activations switched off at random in training; 0 for one pass over much data, 0.1 to 0.2 for many passes over little"), group="model", low=0, high=0.99)
     bias: bool = setting(False, msg("biases in the linear layers and norms, as GPT-2 has; without them slightly faster and no worse"), group="model", fixed=True)
+    gelu: str = setting("exact", msg("arch=gpt2: the activation: exact, as nanoGPT computes it, or tanh, the approximation that OpenAI's GPT-2 was trained with and llama.cpp computes"), group="model", choices=("exact", "tanh"))
     softcap: float = setting(15.0, msg("arch=modern: logits are bent to stay within plus or minus this; 0 switches it off"), group="model", low=0, high=1000, fixed=True)
     token_shift: bool = setting(True, msg("arch=modern: each embedding is mixed with the one before it; such a model cannot be exported to other formats"), group="model", fixed=True)
     ngram_rows: int = setting(4096, msg("arch=modern: rows of each hashed table of n-grams (token pairs, triples, …), which are added to the embedding; 0 switches the tables off, and only then the model can be exported"), group="model", unit="rows", low=0, high=10_000_000, fixed=True)

@@ -93,10 +93,11 @@ class MLP(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
         self.down = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.gelu = "tanh" if config.gelu == "tanh" else "none"  # torch's words
         self.dropout = config.dropout
 
     def forward(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
-        return dropped(gelu_linear(self.down, norm_linear(norm, self.up, x)), self)
+        return dropped(gelu_linear(self.down, norm_linear(norm, self.up, x), self.gelu), self)
 
 
 def dropped(x: Tensor, module: GPT2 | Attention | MLP) -> Tensor:

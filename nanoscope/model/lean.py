@@ -23,9 +23,9 @@ def norm_linear(norm: nn.LayerNorm, linear: nn.Linear, x: Tensor) -> Tensor:
     return linear(F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
 
 
-def gelu_linear(linear: nn.Linear, x: Tensor) -> Tensor:
-    """linear(gelu(x))"""
-    return _GeluLinear.apply(x, linear.weight, linear.bias) if is_worth_it(x) else linear(F.gelu(x))
+def gelu_linear(linear: nn.Linear, x: Tensor, kind: str = "none") -> Tensor:
+    """linear(gelu(x)); `kind` is torch's word for how it is approximated: "none" or "tanh"."""
+    return _GeluLinear.apply(x, linear.weight, linear.bias, kind) if is_worth_it(x) else linear(F.gelu(x, approximate=kind))
 
 
 def is_worth_it(x: Tensor) -> bool:
@@ -55,17 +55,18 @@ class _NormLinear(torch.autograd.Function):
 
 class _GeluLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.autocast = Autocast(x.device.type)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+        ctx.autocast, ctx.kind = Autocast(x.device.type), kind
         ctx.save_for_backward(x, weight, bias)
-        return F.linear(F.gelu(x), weight, bias)
+        return F.linear(F.gelu(x, approximate=kind), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
-        d_inner, d_weight, d_bias = linear_backward(dy, F.gelu(x), weight, bias, ctx.autocast)
+        d_inner, d_weight, d_bias = linear_backward(dy, F.gelu(x, approximate=ctx.kind), weight, bias, ctx.autocast)
         d_inner = d_inner.to(x.dtype)
-        return torch.ops.aten.gelu_backward.grad_input(d_inner, x, grad_input=d_inner), d_weight, d_bias  # in place
+        d_x = torch.ops.aten.gelu_backward.grad_input(d_inner, x, approximate=ctx.kind, grad_input=d_inner)  # in place
+        return d_x, d_weight, d_bias, None
 
 
 def linear_backward(

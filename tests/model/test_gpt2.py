@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -139,3 +140,14 @@ def test_less_is_kept_for_the_backward_pass():
             lean.LEAN_FROM = before
         held[is_lean] = sum(size for place, size in kept.items() if place not in weights)
     assert held[True] < 0.7 * held[False]
+
+
+@pytest.mark.parametrize("lean_from", [1 << 40, 1])
+def test_the_activation_is_the_one_that_is_asked_for(lean_from: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lean, "LEAN_FROM", lean_from)
+    linear, x = torch.nn.Linear(8, 3).double(), torch.randn(5, 8, dtype=torch.double, requires_grad=True)
+    for kind in ("none", "tanh"):
+        expected = torch.autograd.grad(linear(torch.nn.functional.gelu(x, approximate=kind)).sum(), x)[0]
+        assert torch.allclose(torch.autograd.grad(lean.gelu_linear(linear, x, kind).sum(), x)[0], expected)
+    shape = Config(n_layer=1, n_head=1, n_embd=4, block_size=4)
+    assert [build(dataclasses.replace(shape, gelu=word), 5).blocks[0].mlp.gelu for word in ("exact", "tanh")] == ["none", "tanh"]
