@@ -27,7 +27,7 @@ def groups_of(folder: Path) -> dict[str, list]:
     from nanoscope.record.read import read_run
 
     groups = defaultdict(list)
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         run = read_run(path)
         if run.get("state") == "finished":
             groups[path.name.rsplit("-seed-", 1)[0]].append(run)

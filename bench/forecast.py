@@ -38,7 +38,7 @@ def cases_of(folder: Path) -> tuple[list[Case], list[tuple[str, float, str]]]:
     from nanoscope.record.run import until
 
     found, refused = [], []
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         run = read_run(path)
         if run.get("state") != "finished":
             continue

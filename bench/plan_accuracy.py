@@ -1,12 +1,16 @@
 """How near do plans come? Each config is planned on this machine (a measurement of a few seconds) and then really trained for a while.
 
-    python bench/plan_accuracy.py [--configs] [--runs] [--json] [--only=TEXT]
+    python bench/plan_accuracy.py RESULTS.jsonl [--seconds=240] [--only=TEXT] [--again]
+    python bench/plan_accuracy.py RESULTS.jsonl --table
 
-Needs a quiet machine: both halves measure time. Asked for: update time within 10 % in the median and 25 % at worst over at least 24 configs
-of both architectures, 0.1 M to 124 M parameters; peak memory within 8 % in the median and never more than 5 % too low; the whole time of
-three runs within 10 %. The training is `nanoscope train` in a process of its own; its update time is the median of its steps, its memory
-the operating system's peak for that process. A config is planned again and trained again when the two halves saw different machines: the
-load before and after is printed."""
+Needs a quiet machine: both halves measure time. It may be run in parts: each finished config is a line of RESULTS.jsonl and is not measured
+again, no config is begun when `--seconds` are over, and every part ends with the figures of all lines so far. `--table` only prints them.
+
+Asked for: update time within 10 % in the median and 25 % at worst over at least 24 configs of both architectures, 0.1 M to 124 M
+parameters; peak memory within 8 % in the median and never more than 5 % too low; the whole time of three runs within 10 %.
+The training is `nanoscope train` in a process of its own; its update time is the median of its steps, its memory the operating system's
+peak for that process. The load before and after each config is kept beside it: two halves that saw different machines say nothing about
+the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 SHAPES = (  # layers, heads, width, context, data, micro-batch, accumulation, updates to train
@@ -36,68 +40,54 @@ SHAPES = (  # layers, heads, width, context, data, micro-batch, accumulation, up
     (12, 12, 384, 1024, "shakespeare", 1, 1, 5),
     (12, 12, 768, 1024, "shakespeare", 1, 1, 4),
 )
-WHOLE_RUNS = (
-    ("quickstart", {}),
-    ("shakespeare-char-cpu", {"max_iters": 1200, "lr_decay_iters": 1200}),
+BASE = "shakespeare-char-cpu"
+WHOLE_RUNS: tuple[tuple[str, str, dict[str, object]], ...] = (
+    ("quickstart", "quickstart", {}),
+    ("cpu demo, 1,200 updates", BASE, {"max_iters": 1200, "lr_decay_iters": 1200}),
     (
-        "shakespeare-char-cpu",
-        {
-            "n_layer": 6,
-            "n_head": 6,
-            "n_embd": 192,
-            "block_size": 128,
-            "batch_size": 16,
-            "max_iters": 300,
-            "lr_decay_iters": 300,
-            "eval_interval": 100,
-        },
+        "6 x 192, 300 updates",
+        BASE,
+        {"n_layer": 6, "n_head": 6, "n_embd": 192, "block_size": 128, "batch_size": 16, "max_iters": 300, "lr_decay_iters": 300,
+         "eval_interval": 100},
     ),
-)
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Result:
-    name: str
-    parameters: float
-    planned_s: float
-    took_s: float
-    planned_bytes: float
-    used_bytes: float
-    load: tuple[float, float]
-
-    @property
-    def time_error(self) -> float:
-        return self.planned_s / self.took_s - 1
-
-    @property
-    def memory_error(self) -> float:
-        return self.planned_bytes / self.used_bytes - 1
+def cases() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """(name, preset, settings) of each thing that is planned and trained; whole runs have names that begin with "whole"."""
+    for shape in SHAPES:
+        for arch in ("gpt2", "modern"):
+            layers, _, width, context, data, size, accumulation, _ = shape
+            vocabulary = "V65" if data.endswith("char") else "V50304"
+            yield f"{arch} {layers}x{width} T{context} {vocabulary} b{size}x{accumulation}", BASE, settings_of(arch, shape)
+    for name, source, settings in WHOLE_RUNS:
+        yield f"whole: {name}", source, settings
 
 
 def settings_of(arch: str, shape: tuple) -> dict[str, object]:
     layers, heads, width, context, data, size, accumulation, updates = shape
     return {
-        "arch": arch,
-        "optimizer": "muon" if arch == "modern" else "adamw",
-        "n_layer": layers,
-        "n_head": heads,
-        "n_embd": width,
-        "block_size": context,
-        "dataset": data,
-        "batch_size": size,
-        "gradient_accumulation_steps": accumulation,
-        "max_iters": updates,
-        "lr_decay_iters": updates,
-        "warmup_iters": 1,
-        "eval_interval": updates,
-        "eval_iters": 1,
-        "checkpoint_interval": max(1, updates // 2),
-        "sample_interval": 0,
-        "compile": False,
-        "device": "cpu",
-        "learning_rate": 1e-3,
+        "arch": arch, "optimizer": "muon" if arch == "modern" else "adamw", "n_layer": layers, "n_head": heads, "n_embd": width,
+        "block_size": context, "dataset": data, "batch_size": size, "gradient_accumulation_steps": accumulation, "max_iters": updates,
+        "lr_decay_iters": updates, "warmup_iters": 1, "eval_interval": updates, "eval_iters": 1,
+        "checkpoint_interval": max(1, updates // 2), "sample_interval": 0, "compile": False, "device": "cpu", "learning_rate": 1e-3,
         "min_lr": 1e-4,
-    }
+    }  # fmt: skip
+
+
+def measured(name: str, source: str, settings: dict[str, object]) -> dict[str, object]:
+    load = os.getloadavg()[0]
+    plan = planned(source, settings)
+    calibration = plan.machine.calibration
+    assert calibration is not None, plan.machine.not_calibrated
+    with tempfile.TemporaryDirectory() as folder:
+        run, took_s, used = trained(source, settings, Path(folder) / "run")
+    return {
+        "name": name, "parameters": plan.value("parameters"), "planned_update_s": plan.value("update_s"),
+        "update_s": statistics.median(run.steps.took_s[1:].tolist()), "planned_bytes": plan.value("memory_total"), "bytes": used,
+        "planned_total_s": plan.value("total_s"), "total_s": took_s, "planning_s": calibration.took_s,
+        "layers_timed": list(calibration.layers_timed), "load": [load, os.getloadavg()[0]],
+    }  # fmt: skip
 
 
 def planned(source: str, settings: dict[str, object]):
@@ -110,16 +100,8 @@ def trained(source: str, settings: dict[str, object], folder: Path):
     """(the run, seconds of the whole process, its peak memory in bytes)."""
     from nanoscope.record.read import read_run
 
-    command = [
-        sys.executable,
-        "-m",
-        "nanoscope",
-        "train",
-        source,
-        *(f"--{key}={value}" for key, value in settings.items()),
-        f"--out_dir={folder}",
-        "--view=lines",
-    ]
+    options = [f"--{key}={value}" for key, value in settings.items()]
+    command = [sys.executable, "-m", "nanoscope", "train", source, *options, f"--out_dir={folder}", "--view=lines"]
     began_s = time.perf_counter()
     with open(folder.parent / "output.txt", "w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -131,65 +113,71 @@ def trained(source: str, settings: dict[str, object], folder: Path):
     return read_run(folder), took_s, usage.ru_maxrss * 1024.0
 
 
-def one_config(arch: str, shape: tuple) -> Result:
-    settings = settings_of(arch, shape)
-    before = os.getloadavg()[0]
-    plan = planned("shakespeare-char-cpu", settings)
-    with tempfile.TemporaryDirectory() as folder:
-        run, _, used = trained("shakespeare-char-cpu", settings, Path(folder) / "run")
-    took = statistics.median(run.steps.took_s[1:].tolist())
-    name = f"{arch} {shape[0]}x{shape[2]} T{shape[3]} V{plan.shape.vocab_size} b{shape[5]}x{shape[6]}"
-    return Result(
-        name, plan.value("parameters"), plan.value("update_s"), took, plan.value("memory_total"), used, (before, os.getloadavg()[0])
-    )
-
-
-def whole_run(source: str, settings: dict[str, object]) -> tuple[str, float, float, tuple[float, float]]:
-    before = os.getloadavg()[0]
-    plan = planned(source, settings)
-    with tempfile.TemporaryDirectory() as folder:
-        _, took_s, _ = trained(source, settings, Path(folder) / "run")
-    return f"{source} {settings or ''}"[:40].strip(), plan.value("total_s"), took_s, (before, os.getloadavg()[0])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--configs", action="store_true", help="only the configs")
-    parser.add_argument("--runs", action="store_true", help="only the whole runs")
+    parser.add_argument("results", type=Path, help="a file of lines that parts are added to")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no config when they are over")
     parser.add_argument("--only", default="", help="only configs whose name holds this")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--again", action="store_true", help="also measure what is there already: the newest line counts")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
-    results, runs = [], []
-    if not given.runs:
-        for shape in SHAPES:
-            for arch in ("gpt2", "modern"):
-                if given.only and given.only not in f"{arch} {shape[0]}x{shape[2]} T{shape[3]}":
-                    continue
-                results.append(one_config(arch, shape))
-                print_result(results[-1])
-    if not given.configs:
-        for source, settings in WHOLE_RUNS:
-            runs.append(whole_run(source, settings))
-            name, plan_s, took_s, load = runs[-1]
-            print(
-                f"{name:<40} planned {plan_s:8.1f} s  took {took_s:8.1f} s  {plan_s / took_s - 1:+7.1%}  load {load[0]:.1f} {load[1]:.1f}",
-                flush=True,
-            )
-    times, memories = [abs(r.time_error) for r in results], [abs(r.memory_error) for r in results]
-    facts: dict[str, object] = {"configs": len(results)}
-    if results:
-        facts |= {"time_median": statistics.median(times), "time_worst": max(times), "memory_median": statistics.median(memories),
-                  "memory_lowest": min(r.memory_error for r in results)}  # fmt: skip
-    if runs:
-        facts["whole_runs_worst"] = max(abs(plan_s / took_s - 1) for _, plan_s, took_s, _ in runs)
-    print(json.dumps(facts, indent=1 if given.json else None))
-    return 0
+    began_s = time.perf_counter()
+    for name, source, settings in cases():
+        if given.table or time.perf_counter() - began_s > given.seconds:
+            break
+        if given.only not in name or (name in lines_of(given.results) and not given.again):
+            continue
+        line = measured(name, source, settings)
+        with open(given.results, "a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(words_of(line), flush=True)
+    return report(list(lines_of(given.results).values()), print_lines=given.table)
 
 
-def print_result(r: Result) -> None:
-    time_part = f"planned {r.planned_s * 1e3:9.1f} ms  took {r.took_s * 1e3:9.1f} ms {r.time_error:+7.1%}"
-    memory_part = f"planned {r.planned_bytes / 1e6:7.0f} MB  used {r.used_bytes / 1e6:7.0f} MB {r.memory_error:+7.1%}"
-    print(f"{r.name:<40}{r.parameters / 1e6:7.2f}M  {time_part}   {memory_part}   load {r.load[0]:.1f} {r.load[1]:.1f}", flush=True)
+def lines_of(path: Path) -> dict[str, dict]:
+    """By name, the newest of each."""
+    return {line["name"]: line for line in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
+
+
+def report(lines: list[dict], *, print_lines: bool) -> int:
+    """Prints the figures; 1 where they are not what is asked for."""
+    configs = [line for line in lines if not line["name"].startswith("whole")]
+    wholes = [line for line in lines if line["name"].startswith("whole")]
+    if print_lines:
+        print("\n".join(map(words_of, configs + wholes)))
+    facts: dict[str, float] = {"configs": len(configs), "whole_runs": len(wholes)}
+    if configs:
+        times = [abs(error(line, "update_s")) for line in configs]
+        memories = [error(line, "bytes") for line in configs]
+        facts |= {
+            "time_median": statistics.median(times), "time_worst": max(times), "memory_median": statistics.median(map(abs, memories)),
+            "memory_lowest": min(memories), "memory_highest": max(memories),
+            "planning_s_median": statistics.median(line["planning_s"] for line in configs),
+        }  # fmt: skip
+    if wholes:
+        facts["whole_runs_worst"] = max(abs(error(line, "total_s")) for line in wholes)
+    print(json.dumps({name: round(value, 4) for name, value in facts.items()}))
+    return 0 if is_enough(facts) else 1
+
+
+def is_enough(facts: dict[str, float]) -> bool:
+    if facts["configs"] < 24 or facts["whole_runs"] < 3:
+        return False
+    in_time = facts["time_median"] <= 0.10 and facts["time_worst"] <= 0.25 and facts["whole_runs_worst"] <= 0.10
+    return in_time and facts["memory_median"] <= 0.08 and facts["memory_lowest"] >= -0.05
+
+
+def error(line: dict, what: str) -> float:
+    return line[f"planned_{what}"] / line[what] - 1
+
+
+def words_of(line: dict) -> str:
+    parts = [f"{line['name']:<34}{line['parameters'] / 1e6:7.2f}M"]
+    parts.append(f"update {line['planned_update_s'] * 1e3:7.1f} {line['update_s'] * 1e3:7.1f} ms {error(line, 'update_s'):+6.1%}")
+    parts.append(f"peak {line['planned_bytes'] / 1e6:5.0f} {line['bytes'] / 1e6:5.0f} MB {error(line, 'bytes'):+6.1%}")
+    if line["name"].startswith("whole"):
+        parts.append(f"whole {line['planned_total_s']:5.1f} {line['total_s']:5.1f} s {error(line, 'total_s'):+6.1%}")
+    return "  ".join([*parts, f"planning {line['planning_s']:4.1f} s, load {line['load'][0]:.1f} {line['load'][1]:.1f}"])
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
 """Records the runs that bench/forecast.py and bench/compare_noise.py look at: many small ones, each trained by the project's own loop.
 
-    python bench/recorded.py forecast FOLDER        32 runs, four schedules, two corpora, both architectures
-    python bench/recorded.py seeds FOLDER           30 runs: three configs, ten seeds each
+    python bench/recorded.py forecast FOLDER [--seconds=N]        32 runs, four schedules, two corpora, both architectures
+    python bench/recorded.py tuning FOLDER                        8 others, on which the constants of the forecast may be chosen
+    python bench/recorded.py seeds FOLDER                         30 runs: three configs, ten seeds each
 
-Runs that are there already are left alone, so it can be stopped and started again.
+Runs that are there already are left alone, so it can be stopped and started again, and several processes may share the work: a run that
+another one is making is left to it. With `--seconds` no run is begun when they are over.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import random
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +32,7 @@ SIZES = (  # layers, heads, width, context, sequences, updates, learning rate
     (1, 4, 96, 48, 16, 1260, 1.5e-3),
 )
 MODERN = (2, 2, 64, 64, 12, 720, 4e-3)
+TUNING_SIZES = ((2, 2, 48, 48, 12, 900, 2.5e-3), (1, 2, 64, 64, 8, 1080, 2e-3))
 SEED_SIZES = ((1, 2, 48, 32, 16, 720, 3e-3), (2, 2, 64, 64, 12, 540, 2e-3), (1, 4, 96, 48, 16, 900, 1.5e-3))
 SEEDS = 10
 EVALUATIONS = 36  # of a forecast run; of the seeds' runs a third
@@ -52,6 +57,13 @@ def forecast_specs() -> Iterator[Spec]:
                 {**schedule, "arch": "modern", "optimizer": "muon", "ngram_rows": 512},
                 seed=12,
             )
+
+
+def tuning_specs() -> Iterator[Spec]:
+    """Other sizes, lengths and seeds than those of `forecast_specs`."""
+    for corpus, size in zip(("shakespeare_char", "pydocs"), TUNING_SIZES, strict=True):
+        for name, schedule in SCHEDULES.items():
+            yield spec(f"{corpus}-{_word(size)}-{name}", size, corpus, schedule, seed=3)
 
 
 def seed_specs() -> Iterator[Spec]:
@@ -99,8 +111,9 @@ def _word(size: tuple) -> str:
     return f"{size[0]}x{size[2]}-t{size[3]}"
 
 
-def record(folder: Path, specs: Iterator[Spec]) -> None:
+def record(folder: Path, specs: Iterator[Spec], seconds: float) -> None:
     """By the loop itself, without views and without a diagnosis at the end."""
+    until_s = time.monotonic() + seconds
     from nanoscope.config.fields import as_text
     from nanoscope.config.load import load
     from nanoscope.data.store import open_dataset
@@ -111,24 +124,37 @@ def record(folder: Path, specs: Iterator[Spec]) -> None:
 
     every = list(specs)
     random.Random(0).shuffle(every)  # whatever is there when it is stopped is a fair sample
+    folder.mkdir(parents=True, exist_ok=True)
     for each in every:
         out = folder / each.name
+        if time.monotonic() > until_s:
+            return
+        claim = open(folder / f".{each.name}.lock", "w")  # noqa: SIM115  held until the run is finished
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
         if is_run(out) and read_run(out).get("state") == "finished":
             continue
         settings = load("shakespeare-char-cpu", [(key, as_text(value)) for key, value in {**each.settings, "overwrite": True}.items()])
         recorder = Recorder(out)
         outcome = train(settings.config, open_dataset(settings.config.dataset), out, recorder, came_from=settings.came_from)
         recorder.close()
+        claim.close()
         print(each.name, f"val {outcome.val_loss:.4f}", f"{outcome.wall_s:.0f} s", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("forecast", "seeds"))
+    parser.add_argument("what", choices=tuple(WHAT))
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # models so small gain nothing from a second core
-    record(given.folder, forecast_specs() if given.what == "forecast" else seed_specs())
+    record(given.folder, WHAT[given.what](), given.seconds)
+
+
+WHAT = {"forecast": forecast_specs, "tuning": tuning_specs, "seeds": seed_specs}
 
 
 if __name__ == "__main__":

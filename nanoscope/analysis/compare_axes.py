@@ -18,9 +18,10 @@ from nanoscope.analysis.compare_side import AXES, Side
 from nanoscope.message import Message, msg
 
 KINDS = {"steps": "count", "tokens": "tokens", "flops": "flops", "time": "seconds", "energy": "about"}
+JOULES_PER_KWH = 3.6e6
 TITLES = {
     "steps": msg("at equal steps"), "tokens": msg("at equal tokens"), "flops": msg("at equal FLOPs"), "time": msg("at equal time"),
-    "energy": msg("at equal energy (rated power x time, in J)"),
+    "energy": msg("at equal energy by rated power"),
 }  # fmt: skip
 NEAR = 0.005  # evaluations within this share of the place count as being there
 
@@ -89,7 +90,8 @@ def _outcome(sides: Sequence[Side], axis: str, not_comparable: Message | None) -
 
 LACKING = {
     "steps": msg("steps"), "tokens": msg("the tokens per update"), "flops": msg("the model's shape"),
-    "time": msg("the time of an ordinary step"), "energy": msg("the device's rated power"),
+    "time": msg("the time of an ordinary step"),
+    "energy": msg("the device's rated power ({option:code} gives it; on one device energy goes with the time)", option="--watts=N"),
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ class Difference:
     is_derived: bool = False  # follows from other differences
 
 
-IGNORED = {"out_dir", "overwrite", "init_from", "wandb_log", "wandb_project", "wandb_run_name", "log_interval", "dataset"}
+IGNORED = {"out_dir", "overwrite", "init_from", "trackers", "wandb_log", "wandb_project", "wandb_run_name", "log_interval", "dataset"}
 SPEED_ONLY = msg("changes the speed, not the numbers")
 REASONS: dict[str, tuple[Effect, Message]] = {
     "device": ("cannot", msg("the arithmetic is the same on each device, to rounding")),
@@ -128,7 +128,15 @@ def _facts(sides: Sequence[Side]) -> list[Difference]:
 
 def _derived(sides: Sequence[Side]) -> list[Difference]:
     """What follows from the settings, each a ratio of its own."""
-    rows: list[tuple[str, Message, Callable[[Side], float | None], str, Effect, Message]] = [
+    rows: list[tuple[str, Message, Callable[[Side], object], str, Effect, Message]] = [
+        (
+            "schedule",
+            msg("learning rate over the run"),
+            _schedule_words,
+            "text",
+            "can",
+            msg("how long the rate stays high, and how far it comes down"),
+        ),
         (
             "parameters",
             msg("parameters"),
@@ -164,6 +172,21 @@ def _derived(sides: Sequence[Side]) -> list[Difference]:
         if _differ(values, tolerance=0.005):
             found.append(Difference(key, what, values, kind, effect, because, is_derived=True))
     return found
+
+
+def _schedule_words(side: Side) -> Message | None:
+    schedule = side.case.schedule
+    if schedule is None:
+        return None
+    if not schedule.decay_lr or schedule.min_lr == schedule.learning_rate:
+        return msg("constant at {rate:rate}", rate=schedule.learning_rate)
+    values = {"rate": schedule.learning_rate, "least": schedule.min_lr, "warmup": schedule.warmup_iters, "end": schedule.decay_ends}
+    if schedule.shape == "wsd":
+        return msg(
+            "{rate:rate} after {warmup:count} updates, constant until {begins:count}, down to {least:rate} at {end:count}",
+            begins=schedule.decay_begins, **values,
+        )  # fmt: skip
+    return msg("{rate:rate} after {warmup:count} updates, {shape} down to {least:rate} at {end:count}", shape=schedule.shape, **values)
 
 
 def _value(quantity: object) -> float | None:

@@ -13,10 +13,13 @@ from nanoscope.analysis.compare_differences import Difference
 from nanoscope.analysis.compare_grounds import Grounds
 from nanoscope.analysis.compare_side import Side
 from nanoscope.analysis.laws import LOSS_LAWS, LossLaw
+from nanoscope.analysis.plan_loss import web_text_loss
 from nanoscope.message import Message, msg
 
 AGREE = 0.02  # nats: batch losses of two runs that are still the same computation, rounding apart
 UNEXPLAINED = 0.03  # nats between runs that should be repeats of each other
+MANY_STEPS = 10  # losses of the first few updates agree in any two runs: all begin at the logarithm of the vocabulary
+TOKENS_PER_PARAMETER = 20.0  # about where compute is spent best
 JUMP = 1.5  # a loss that grows by this factor between two lines has blown up
 
 
@@ -165,7 +168,7 @@ def _failure(a: Side, b: Side) -> Iterator[Message]:
             last=together,
             next=fell[0],
         )
-    elif together is not None and together > 0:
+    elif together is not None and together >= MANY_STEPS:
         yield msg("The batch losses of the two runs are the same until step {last:count}.", last=together)
 
 
@@ -214,6 +217,25 @@ def _crossing(a: Side, b: Side, ground: Grounds) -> Iterator[Message]:
         high=max(found),
         tokens=min(found) * speed[0],
     )
+    yield from _ends(small, large, N, (speed[0], speed[1]))
+
+
+def _ends(small: Side, large: Side, N: tuple[float, float], speed: tuple[float, float]) -> Iterator[Message]:
+    """What both would come to, at equal tokens and at equal time: where the larger one has spent its compute well."""
+    batches = (small.tokens_per_update, large.tokens_per_update)
+    if not batches[0] or not batches[1]:
+        return
+    tokens = TOKENS_PER_PARAMETER * N[1]
+    seconds = tokens / speed[1]
+    corpus = small.case.corpus.name if small.case.corpus is not None else None
+    yield msg(
+        "What to expect on web text: after {tokens:tokens} tokens each, {small} at {one:nats_range} and {large} at "
+        "{other:nats_range}; in the {seconds:seconds} that {large} needs for them, {small} sees {more:tokens} and comes to "
+        "{later:nats_range} (differences of published laws from known runs).",
+        tokens=tokens, small=small.name, large=large.name, one=web_text_loss(corpus, N[0], tokens, batches[0]),
+        other=web_text_loss(corpus, N[1], tokens, batches[1]), seconds=seconds, more=speed[0] * seconds,
+        later=web_text_loss(corpus, N[0], speed[0] * seconds, batches[0]),
+    )  # fmt: skip
 
 
 def _crossing_s(law: LossLaw, N: tuple[float, float], speed: tuple[float, float]) -> float | None:

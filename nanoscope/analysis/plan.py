@@ -6,7 +6,7 @@ plan.sections, plan.warnings, plan.value("total_s")
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nanoscope.analysis.laws import LOSS_LAWS, STEP_LAW_RANGE, critical_batch, step_law_batch, worth_of_tokens
@@ -14,7 +14,7 @@ from nanoscope.analysis.plan_facts import DataFacts, MachineFacts
 from nanoscope.analysis.plan_loss import expected_loss
 from nanoscope.analysis.plan_memory import memory_rows
 from nanoscope.analysis.plan_rows import Row, Section, calculated, estimated, two_digits, unknown
-from nanoscope.analysis.plan_time import time_plan, time_rows
+from nanoscope.analysis.plan_time import TimePlan, time_plan, time_rows
 from nanoscope.analysis.plan_warnings import Warning, disk_bytes, is_extrapolated, suggested_rate, warnings_of
 from nanoscope.config.fields import Config
 from nanoscope.config.preset import Preset
@@ -44,6 +44,21 @@ class Plan:
         return self.row(key).value
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is made from, for sections that live in files of their own."""
+
+    config: Config
+    shape: Shape
+    data: DataFacts
+    machine: MachineFacts
+    times: TimePlan | Message  # of one machine, or why they are not known
+
+
+ADDITIONS: tuple[Callable[[Asked], Iterator[Section | Warning]], ...] = ()
+"""Each gives the sections and warnings that it has for this plan, or nothing; sections come behind Time, warnings behind the others."""
+
+
 def make_plan(
     config: Config, data: DataFacts, machine: MachineFacts, *, preset: Preset | None = None, price_per_hour: float | None = None,
     difference: float | None = None, notes: tuple[Message, ...] = (),
@@ -51,16 +66,20 @@ def make_plan(
     """`preset` only where the config is exactly that preset; `difference`: the smallest difference in val loss that is to be seen."""
     shape = shape_of(config, data.vocab_size)
     times = time_plan(config, shape, machine)
+    asked = Asked(config, shape, data, machine, times)
+    added = [each for addition in ADDITIONS for each in addition(asked)]
     sections = (
         Section("model", msg("Model"), tuple(_model_rows(shape))),
         Section("data", msg("Data"), tuple(_data_rows(config, shape, data))),
         Section("optimisation", msg("Batch and learning rate"), tuple(_optimisation_rows(config, shape))),
         Section("memory", msg("Memory"), tuple(memory_rows(config, shape, machine))),
         Section("time", msg("Time"), tuple(time_rows(config, shape, machine, times, price_per_hour))),
+        *(each for each in added if isinstance(each, Section)),
         Section("disk", msg("Disk"), tuple(_disk_rows(config, shape))),
         Section("loss", msg("Loss"), (expected_loss(config, shape, data, preset),)),
     )
-    return Plan(config, shape, data, machine, sections, tuple(warnings_of(config, shape, data, machine, times, difference)), notes)
+    warnings = (*warnings_of(config, shape, data, machine, times, difference), *(each for each in added if isinstance(each, Warning)))
+    return Plan(config, shape, data, machine, sections, warnings, notes)
 
 
 def _model_rows(shape: Shape) -> Iterator[Row]:

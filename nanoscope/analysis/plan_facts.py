@@ -81,4 +81,5 @@ def on_line(points: tuple[tuple[int, float], ...], x: float) -> float:
     at = min(max(1, sum(1 for size, _ in by_size if size < x)), len(by_size) - 1)
     (x0, y0), (x1, y1) = by_size[at - 1], by_size[at]
     slope = (y1 - y0) / (x1 - x0)
-    return max(y0 + slope * (x - x0), min(y0, y1) * min(1.0, x / x0))
+    least = min(y0, y1) * min(1.0, x / x0) if x0 else min(y0, y1)
+    return max(y0 + slope * (x - x0), least)

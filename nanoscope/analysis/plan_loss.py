@@ -71,23 +71,35 @@ def _ask_forecast(config: Config):
 
 
 def _from_anchor(anchor: Anchor, config: Config, shape: Shape, data: DataFacts, tokens: float) -> Row:
-    N = parameters(shape).total
     worth = worth_of_tokens(tokens, data.train_tokens) if data.train_tokens else float(tokens)
-    # A batch beyond the critical one costs tokens; the runs behind the laws had batches up to it.
-    worth *= min(1.0, 2 / tokens_wasted(config.tokens_per_update, critical_batch(tokens)))
-    losses = [anchor.loss + law.loss(N, worth) - law.loss(anchor.N, anchor.D) for law in LOSS_LAWS]
-    away = abs(math.log(N / anchor.N)) + abs(math.log(worth / anchor.D))
-    margin = anchor.spread + PER_E_FOLD * away
+    loss, low, high = loss_from(anchor, parameters(shape).total, worth, config.tokens_per_update)
     return estimated(
         "final_loss",
         msg("val loss at the end"),
-        losses[0],
+        loss,
         "rough_nats",
         msg(
             "differences of three published laws from {anchor}; batch and repetition are counted as lost tokens, the "
             "learning rate is taken as well chosen",
             anchor=anchor.source,
         ),
-        min(losses) - margin,
-        max(losses) + margin,
+        low,
+        high,
     )
+
+
+def loss_from(anchor: Anchor, N: float, tokens: float, tokens_per_update: float) -> tuple[float, float, float]:
+    """(expected, low, high) of a model of N parameters after so many fresh tokens."""
+    # A batch beyond the critical one costs tokens; the runs behind the laws had batches up to it.
+    tokens *= min(1.0, 2 / tokens_wasted(tokens_per_update, critical_batch(tokens)))
+    losses = [anchor.loss + law.loss(N, tokens) - law.loss(anchor.N, anchor.D) for law in LOSS_LAWS]
+    away = abs(math.log(N / anchor.N)) + abs(math.log(tokens / anchor.D))
+    margin = anchor.spread + PER_E_FOLD * away
+    return losses[0], min(losses) - margin, max(losses) + margin
+
+
+def web_text_loss(corpus: str | None, N: float, tokens: float, tokens_per_update: float) -> tuple[float, float]:
+    """(low, high) on that corpus, or on any of the web texts whose runs are known where it is not named."""
+    anchors = [each for each in ANCHORS if each.corpus == corpus] or ANCHORS
+    ranges = [loss_from(anchor, N, tokens, tokens_per_update) for anchor in anchors]
+    return min(low for _, low, _ in ranges), max(high for _, _, high in ranges)

@@ -3,10 +3,12 @@
 It trains the very model for a few updates with the trainer's own loop, in a folder that is thrown away, and reads the events: what an
 update, an evaluation, a checkpoint, a sample and the start take here. Two micro-batch sizes give time and memory of any other. A model
 whose update takes seconds is tried with one and with a few layers, and the rest follows from the difference: blocks are alike. Peak memory
-is that of the process, which only grows: the smaller size comes first."""
+is that of the process. Linux forgets a peak when asked, elsewhere it only grows: so the smaller trial comes first."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import json
 import statistics
@@ -125,9 +127,11 @@ def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder
         sample_interval=None if config.sample_interval != 0 and trial.is_main else 0,
     )  # fmt: skip
     watch = Watch(folder, trial.budget_s)
+    forget_peak(machine)
     began_at_s = time.time()
     train(small, data, folder, watch, may_refuse=False)
-    return point_of(watch.seen, small, began_at_s, time.time(), optimizer_time(small, data), machine)
+    ended_at_s, peak = time.time(), peak_bytes(machine)
+    return point_of(watch.seen, small, began_at_s, ended_at_s, optimizer_time(small, data), peak)
 
 
 class Watch:
@@ -149,7 +153,7 @@ class Watch:
 
 
 def point_of(
-    seen: list[e.Event], config: Config, began_at_s: float, ended_at_s: float, optimizer: tuple[float, int], machine: Any
+    seen: list[e.Event], config: Config, began_at_s: float, ended_at_s: float, optimizer: tuple[float, int], memory_bytes: float
 ) -> Point:
     steps = [event for event in seen if isinstance(event, e.StepTaken)]
     evals = [event for event in seen if isinstance(event, e.Evaluated)]
@@ -174,7 +178,7 @@ def point_of(
         end_s=max(0.0, ended_at_s - steps[-1].at_s - (sum(event.took_s for event in evals[2:]) + sum(samples[1:]) if is_whole else 0.0)),
         scatter=spread(ordinary),
         parameters=count,
-        memory_bytes=peak_bytes(machine),
+        memory_bytes=memory_bytes,
     )
 
 
@@ -281,8 +285,25 @@ def made_up(config: Config, vocab_size: int) -> Any:
     )
 
 
+def forget_peak(machine: Any) -> None:
+    """Gives back what earlier trials left, and begins a new peak where the system can."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if machine.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(machine.device)
+    elif sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_bytes(machine: Any) -> float:
-    """The most memory that this process has held: on a GPU reserved there, else resident."""
+    """The most memory that this process has held since `forget_peak`: on a GPU reserved there, else resident."""
     if machine.device.type == "cuda":
         import torch
 
@@ -293,10 +314,12 @@ def peak_bytes(machine: Any) -> float:
         import psutil
 
         return float(psutil.Process().memory_info().peak_wset)
+    if sys.platform == "linux":
+        peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+        return float(peak.split()[1]) * 1024
     import resource
 
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(size if sys.platform == "darwin" else size * 1024)
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 if __name__ == "__main__":

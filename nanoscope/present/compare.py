@@ -14,7 +14,7 @@ from nanoscope.present.words import say, show, tied
 
 if TYPE_CHECKING:
     from nanoscope.analysis.compare import Comparison
-    from nanoscope.analysis.compare_axes import Outcome, Sooner
+    from nanoscope.analysis.compare_axes import Outcome, Sooner, Verdict
     from nanoscope.analysis.compare_side import Side
 
 EFFECTS: dict[str, Message] = {
@@ -58,22 +58,33 @@ def verdict_blocks(comparison: Comparison, lang: str) -> list[Block]:
     if len(reasons) == 1 and all(outcome.because is not None for outcome in comparison.outcomes):
         said = msg("cannot be said, because {because}", because=comparison.outcomes[0].because)
         return [*blocks, Block(tied(said, lang), "likely", indent=2, mark="- "), GAP]
+    for places, verdicts in _alike(comparison.outcomes, lang):
+        for verdict in verdicts:
+            said = msg("{places}: {words}", places=places, words=verdict.words)
+            blocks.append(Block(tied(said, lang), _role(verdict.result), indent=2, mark="- "))
     for outcome in comparison.outcomes:
         if outcome.because is not None:
-            blocks.append(
-                Block(
-                    tied(msg("{axis}: cannot be said, because {because}", axis=TITLES[outcome.axis], because=outcome.because), lang),
-                    "note",
-                    indent=2,
-                    mark="- ",
-                )
-            )
-        for verdict in outcome.verdicts:
-            said = msg("{axis} ({at}): {words}", axis=TITLES[outcome.axis], at=_at(outcome, lang), words=verdict.words)
-            blocks.append(Block(tied(said, lang), _role(verdict.result), indent=2, mark="- "))
+            said = msg("{axis}: cannot be said, because {because}", axis=TITLES[outcome.axis], because=outcome.because)
+            blocks.append(Block(tied(said, lang), "note", indent=2, mark="- "))
     blocks += [Block(tied(_sooner(each, lang), lang), indent=2, mark="- ") for each in comparison.sooner]
     noise = _how(comparison)
     return [*blocks, *(Block(tied(msg("Noise: {how}", how=how), lang), "note", indent=2) for how in noise), GAP]
+
+
+def _alike(outcomes: Sequence[Outcome], lang: str) -> list[tuple[list[Message], tuple[Verdict, ...]]]:
+    """(axes with their places, verdicts): axes on which the runs stand at the same evaluations say the same, and are said together."""
+    from nanoscope.analysis.compare_axes import TITLES
+
+    found: list[tuple[list[Message], tuple[Verdict, ...]]] = []
+    for outcome in outcomes:
+        if not outcome.verdicts:
+            continue
+        place = msg("{axis} ({at})", axis=TITLES[outcome.axis], at=_at(outcome, lang))
+        if found and [say(each.words) for each in found[-1][1]] == [say(each.words) for each in outcome.verdicts]:
+            found[-1][0].append(place)
+        else:
+            found.append(([place], outcome.verdicts))
+    return found
 
 
 def _role(result: str) -> Any:
@@ -81,21 +92,23 @@ def _role(result: str) -> Any:
 
 
 def _at(outcome: Outcome, lang: str) -> str:
-    from nanoscope.analysis.compare_axes import KINDS
+    return _amount(outcome.at, outcome.axis, lang)
 
-    return show(outcome.at, KINDS[outcome.axis], lang)
+
+def _amount(value: float | None, axis: str, lang: str) -> str:
+    from nanoscope.analysis.compare_axes import JOULES_PER_KWH, KINDS
+
+    if axis == "energy" and value is not None:
+        return say(msg("{energy:about} kWh", energy=value / JOULES_PER_KWH), lang)
+    return show(value, KINDS[axis], lang)
 
 
 def _sooner(each: Sooner, lang: str) -> Message:
-    from nanoscope.analysis.compare_axes import KINDS
-
     parts = []
     for axis, (first, second) in each.needed.items():
-        if axis == "energy":
-            continue
         if axis == "steps":
             first, second = round(first), round(second)
-        said = {"first": show(first, KINDS[axis], lang), "second": show(second, KINDS[axis], lang), "what": NOUNS[axis]}
+        said = {"first": _amount(first, axis, lang), "second": _amount(second, axis, lang), "what": NOUNS[axis]}
         if second >= first:
             parts.append(msg("{first} against {second} {what} ({times:times} sooner)", times=second / first, **said))
         else:
@@ -109,7 +122,13 @@ def _sooner(each: Sooner, lang: str) -> Message:
     )
 
 
-NOUNS = {"steps": msg("steps"), "tokens": msg("tokens"), "flops": msg("in all"), "time": msg("of training")}
+NOUNS = {
+    "steps": msg("steps"),
+    "tokens": msg("tokens"),
+    "flops": msg("in all"),
+    "time": msg("of training"),
+    "energy": msg("at rated power"),
+}
 
 
 def _how(comparison: Comparison) -> list[Message]:
@@ -152,8 +171,10 @@ def table_rows(comparison: Comparison, lang: str) -> list[tuple[Message, list[st
 
 
 def _kwh(side: Side) -> float | None:
+    from nanoscope.analysis.compare_axes import JOULES_PER_KWH
+
     joules = side.total("energy")
-    return None if joules is None else joules / 3.6e6
+    return None if joules is None else joules / JOULES_PER_KWH
 
 
 def _value(quantity: Any) -> float | None:
@@ -177,7 +198,8 @@ def _curves(comparison: Comparison, stream: IO[str], lang: str) -> str:
         Series(side.name, [step * (side.per_step(axis) or 1.0) for step in side.curve.step], list(side.curve.val))
         for side in comparison.sides
     ]
-    series = [Series(each.name, each.xs[_settled(each) :], each.ys[_settled(each) :]) for each in series]
+    from_here = _settled(series)
+    series = [Series(each.name, each.xs[from_here[i] :], each.ys[from_here[i] :]) for i, each in enumerate(series)]
     lines = overlaid(series, width=72, rows=12, plain=not is_screen)
     if not lines:
         return ""
@@ -188,9 +210,12 @@ def _curves(comparison: Comparison, stream: IO[str], lang: str) -> str:
         axis=NOUNS_OF[axis],
         last=show(last, KINDS_OF[axis], lang),
     )
-    marks = [f"{mark} {each.name}" for mark, each in zip(MARKS, series, strict=False)]
+    marks = [f"{mark} {side.title if side.name == mark else side.name}" for mark, side in zip(MARKS, comparison.sides, strict=False)]
     if is_screen:
-        marks = [f"[{COLOURS[i % len(COLOURS)]}]{each.name}[/{COLOURS[i % len(COLOURS)]}]" for i, each in enumerate(series)]
+        from rich.markup import escape
+
+        names = [side.name if side.name == side.title else f"{side.name} = {side.title}" for side in comparison.sides]
+        marks = [f"[{COLOURS[i % len(COLOURS)]}]{escape(name)}[/{COLOURS[i % len(COLOURS)]}]" for i, name in enumerate(names)]
     text = "\n".join([say(title, lang), *("  " + line for line in lines), "  " + "   ".join(marks)]) + "\n\n"
     return _painted(text) if is_screen else text
 
@@ -199,12 +224,13 @@ NOUNS_OF = {"tokens": msg("tokens"), "steps": msg("steps")}
 KINDS_OF = {"tokens": "tokens", "steps": "count"}
 
 
-def _settled(each: Series) -> int:
-    """Where the fast fall of the beginning is over: it would flatten everything that matters."""
-    if len(each.ys) < 6:
-        return 0
-    limit = min(each.ys) + 0.5 * (sorted(each.ys)[len(each.ys) // 2] - min(each.ys)) * 4 + 1e-9
-    return next((i for i, y in enumerate(each.ys) if y <= limit), 0)
+def _settled(series: Sequence[Series]) -> list[int]:
+    """Where in each series the fast fall of the beginning is over, which would flatten everything that matters: at the same loss in all."""
+    limits = [min(each.ys) + 2.0 * (sorted(each.ys)[len(each.ys) // 2] - min(each.ys)) for each in series if len(each.ys) >= 6]
+    if not limits:
+        return [0] * len(series)
+    limit = max(limits) + 1e-9
+    return [next((i for i, y in enumerate(each.ys) if y <= limit), 0) if len(each.ys) >= 6 else 0 for each in series]
 
 
 def _painted(text: str) -> str:
@@ -302,7 +328,13 @@ def json_of(comparison: Comparison) -> dict[str, Any]:
         "unit": comparison.grounds.unit,
         "not_comparable": say(comparison.grounds.not_comparable) if comparison.grounds.not_comparable is not None else None,
         "differences": [
-            {"key": each.key, "values": list(each.values), "effect": each.effect, "derived": each.is_derived, "because": say(each.because)}
+            {
+                "key": each.key,
+                "values": [_plain(value) for value in each.values],
+                "effect": each.effect,
+                "derived": each.is_derived,
+                "because": say(each.because),
+            }
             for each in comparison.differences
         ],
         "outcomes": [
@@ -328,6 +360,10 @@ def json_of(comparison: Comparison) -> dict[str, Any]:
         "rescored": [_verdict_json(each) for each in comparison.rescored],
         "remarks": [say(each) for each in comparison.remarks],
     }
+
+
+def _plain(value: object) -> object:
+    return say(value) if isinstance(value, Message) else value
 
 
 def _verdict_json(verdict: Any) -> dict[str, Any]:

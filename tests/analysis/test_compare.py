@@ -99,6 +99,25 @@ def test_a_higher_mfu_is_not_taken_for_more_speed_and_the_end_is_left_to_the_bud
     assert "depends on the budget" in text and "The printed MFU is of another device" in text
 
 
+def test_both_ends_are_foretold_with_a_range():
+    text = said(pair(small_run(), large_run()))
+    assert "after 2.49B tokens each, A at 3.55-4.10 and B at 3.24-3.73; in the 12 h 19 min that B needs" in text
+
+
+def test_axes_that_say_the_same_are_said_together():
+    text = text_of(pair(small_run(), large_run()), io.StringIO())
+    assert text.count("A by at least 1.0601") == 1 and "at equal energy by rated power (0.217 kWh): A by at least" in " ".join(text.split())
+
+
+def test_another_schedule_is_a_difference_of_its_own():
+    a, b = ({**SMALL, "min_lr": 1e-4, "warmup_iters": 10, "lr_decay_iters": end} for end in (1000, 2000))
+    rows = {each.key: each for each in pair(run_of("A", evals=[(1, 5.0, 5.0)], **a), run_of("B", evals=[(1, 5.0, 5.0)], **b)).differences}
+    assert rows["schedule"].is_derived and rows["schedule"].effect == "can"
+    assert [say(value) for value in rows["schedule"].values] == [
+        "0.001 after 10 updates, cosine down to 1e-4 at 1,000", "0.001 after 10 updates, cosine down to 1e-4 at 2,000"
+    ]  # fmt: skip
+
+
 def test_equal_tokens_per_update_make_the_micro_batch_harmless():
     effects = {each.key: each.effect for each in pair(small_run(), large_run()).differences}
     assert effects["batch_size"] == effects["gradient_accumulation_steps"] == "cannot"

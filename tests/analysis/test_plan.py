@@ -179,6 +179,23 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not():
 def test_a_measured_line_goes_through_its_points():
     assert on_line(((4, 10.0), (8, 18.0)), 8) == 18 and on_line(((4, 10.0), (8, 18.0)), 16) == 34
     assert on_line(((4, 10.0),), 8) == 20
+    assert on_line(((0, 10.0), (1, 12.0)), 1) == 12 and on_line(((0, 10.0), (1, 12.0)), 8) == 26  # without a sequence: the state alone
+
+
+def test_a_section_and_a_warning_of_another_file_join_the_plan(monkeypatch):
+    from nanoscope.analysis import plan as planning
+    from nanoscope.analysis.plan_rows import Section, calculated
+    from nanoscope.analysis.plan_warnings import Warning
+    from nanoscope.message import msg
+
+    def links(asked):
+        yield Section("links", msg("Links"), (calculated("link_bytes", msg("bytes"), asked.shape.n_embd, "bytes", msg("of the shape")),))
+        yield Warning("links_slow", msg("the links are slow"), None)
+
+    monkeypatch.setattr(planning, "ADDITIONS", (links,))
+    plan = make_plan(WIDE, WEB, on("RTX 4070"))
+    assert plan.value("link_bytes") == WIDE.n_embd and plan.warnings[-1].code == "links_slow"
+    assert [section.key for section in plan.sections].index("links") == [section.key for section in plan.sections].index("time") + 1
 
 
 def calibrated(**changes):
