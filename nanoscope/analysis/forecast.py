@@ -26,6 +26,8 @@ COVERAGE = 0.8
 WARMED_UP = 3.0  # warm-ups: before, the curve is that of the warm-up
 MANY_EPOCHS = 4.0
 OVERFIT = 3.0  # standard errors above its minimum
+PAST_BIGRAM = 0.08  # nats: a young model first learns which token follows which, and rests there; beyond, it has found more
+FAR_FROM_BIGRAM = 1.25  # times what was seen: a nearer end is near in loss, too
 BLOCKS = 40
 MOST_POINTS = 96
 FINEST = 20_000
@@ -71,7 +73,7 @@ def forecast(run: Run, at: int | None = None) -> Forecast | Refusal:
     wrong = _cannot_be_extrapolated(case, points, target)
     if wrong is not None:
         return wrong
-    return _forecast(case, rates, points, target)
+    return _forecast(case, rates, _past_bigram(case, points), target)
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,18 @@ def _cannot_be_extrapolated(case: Case, points: Points, target: int) -> Refusal 
             ),
             msg("see {command:code}", command="nanoscope diagnose"),
         )
+    bigram = case.bigram_nats
+    is_far = target > FAR_FROM_BIGRAM * points.step[-1]
+    if bigram is not None and is_far and bigram - PAST_BIGRAM < now < bigram + PAST_BIGRAM:
+        return Refusal(
+            "bigram_level",
+            msg(
+                "the loss ({now:nats}) is still near {bigram:nats}, what the token before alone tells on this text: what a model "
+                "learns after that level cannot be read off the curve before it",
+                now=now, bigram=bigram,
+            ),
+            msg("ask again when the loss has come below {level:nats}", level=bigram - PAST_BIGRAM),
+        )  # fmt: skip
     epochs = case.epochs_at(target)
     gap = _gap_grows(case)
     if epochs is not None and epochs > MANY_EPOCHS and gap:
@@ -239,6 +253,18 @@ def _cannot_be_extrapolated(case: Case, points: Points, target: int) -> Refusal 
             ),
         )
     return None
+
+
+def _past_bigram(case: Case, points: Points) -> Points:
+    """Without the points on the way to the bigram level, where that is known and enough are left: they lie on another curve."""
+    bigram = case.bigram_nats
+    if bigram is None:
+        return points
+    above = np.flatnonzero(points.loss > bigram)
+    first = int(above[-1]) + 1 if len(above) else 0
+    if len(points.loss) - first < FEWEST:
+        return points
+    return dataclasses.replace(points, step=points.step[first:], loss=points.loss[first:])
 
 
 def _gap_grows(case: Case) -> bool:
@@ -255,7 +281,9 @@ def _forecast(case: Case, rates: Rates, points: Points, target: int) -> Forecast
     last = int(points.step[-1])
     seen, planned = Progress(rates.seen[: max(last, 1)]), Progress(rates.planned)
     wanted = np.unique(np.linspace(min(last, target), target, CURVE).astype(int))
-    found = draws_of(seen, planned, points.step, points.loss, wanted)
+    # A curve that was shifted to one evaluation stands as badly as that one and the stretch beside it are known.
+    shift_error = (noise_of(points.step, points.loss) or 0.0) if points.offset else 0.0
+    found = draws_of(seen, planned, points.step, points.loss, wanted, shift_error)
     if found is None:
         return Refusal("no_law", msg("the recent points do not fall, so there is nothing to continue"))
     low, high = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2

@@ -14,21 +14,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-EXPONENTS = np.array([0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3])
+EXPONENTS = np.array([-1.5, -1.0, -0.7, -0.5, -0.3, -0.15, 0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3])
 GAINS = np.linspace(0.0, 4.0, 17)
 """c over the curve's slope per e-fold of S: what a full decay of the learning rate wins, in e-folds of training."""
 DELAYS = (0.15, 0.4)  # of a fall of the rate to take effect, as shares of S at the last point seen
 
 EXPONENT, EXPONENT_SPREAD = 0.25, 0.8  # the centre, and the spread of its logarithm
+GATHERING_WEIGHT, GATHERING_SPREAD = 0.3, 0.5
+"""Of exponents below zero: a loss that falls faster with every e-fold, as it does before a young model has found what there is to learn."""
 GAIN, GAIN_SPREAD = 2.0, 0.7
-"""What runs are like, chosen on 30 runs of small models (docs/plan.md says which); the runs of bench/forecast.py are others."""
+"""What runs are like, chosen on small models that `bench/recorded.py tuning` and `seeds` train; the runs of bench/forecast.py are others."""
 
 WINDOWS = (3.0, 4.0, 6.0, 10.0)
 """Points count from a third of S on, as older ones belong to another regime; where they are few, from further back."""
 ENOUGH, FEWEST = 8, 6  # points
 SMALLEST_NOISE = 0.003  # nats: no curve is known better
 INDEPENDENT = 3.0  # neighbouring points count for one in so many
-UNMODELLED = 0.25  # of the predicted change: what no law of this kind knows
+UNMODELLED, FEW_POINTS = 0.085, 12.0
+"""Of the predicted change: what no law of this kind knows; twice as much where the law rests on no more than so many points."""
 DRAWS = 1000
 TAIL = 5  # the last fifth of the residuals shifts the curve to where it stands now
 
@@ -80,8 +83,11 @@ class Draws:
         return np.quantile(self.losses, q, axis=0)
 
 
-def draws_of(seen: Progress, planned: Progress, steps: np.ndarray, losses: np.ndarray, wanted: np.ndarray, seed: int = 0) -> Draws | None:
-    """Losses at the steps `wanted` under the rates `planned`, from the points (steps, losses) seen under the rates `seen`.
+def draws_of(
+    seen: Progress, planned: Progress, steps: np.ndarray, losses: np.ndarray, wanted: np.ndarray, shift_error: float = 0.0, seed: int = 0
+) -> Draws | None:
+    """Losses at the steps `wanted` under the rates `planned`, from the points (steps, losses) seen under the rates `seen`, which all may be
+    too high or too low by `shift_error`.
 
     None where fewer than six points lie in the widest window, or none of the laws falls."""
     S, S_planned = seen.added_up[steps], planned.added_up[wanted]
@@ -94,9 +100,9 @@ def draws_of(seen: Progress, planned: Progress, steps: np.ndarray, losses: np.nd
     for delay in DELAYS:
         effect, effect_planned = seen.effect(delay * S[-1])[steps][inside], planned.effect(delay * S[-1])[wanted]
         for b in EXPONENTS:
-            power, power_planned = (x / x[-1]) ** -b, (np.maximum(S_planned, 1e-9) / x[-1]) ** -b
+            power, power_planned = _fallen(x / x[-1], b), _fallen(np.maximum(S_planned, 1e-9) / x[-1], b)
             for gain in GAINS:
-                column, future = power - gain * b * effect, power_planned - gain * b * effect_planned
+                column, future = power - gain * effect, power_planned - gain * effect_planned
                 design = np.stack([np.ones(n), column], axis=1)
                 solve = np.linalg.pinv(design)
                 left = np.eye(n) - design @ solve
@@ -105,14 +111,25 @@ def draws_of(seen: Progress, planned: Progress, steps: np.ndarray, losses: np.nd
                 residuals.append(left)
                 slopes.append(solve[1])
                 weights.append(_prior(b, gain))
-    return _drawn(np.array(projections), np.array(residuals), np.array(weights), np.array(slopes), y, seed)
+    return _drawn(np.array(projections), np.array(residuals), np.array(weights), np.array(slopes), y, shift_error, seed)
+
+
+def _fallen(x: np.ndarray, b: float) -> np.ndarray:
+    """x^-b, moved and scaled so that it falls by one an e-fold at x = 1 whatever b is; without an exponent, the logarithm."""
+    return -np.log(x) if b == 0 else (x**-b - 1) / b
 
 
 def _prior(b: float, gain: float) -> float:
-    return float(np.exp(-0.5 * (np.log(b / EXPONENT) / EXPONENT_SPREAD) ** 2 - 0.5 * ((gain - GAIN) / GAIN_SPREAD) ** 2))
+    if b > 0:
+        exponent = np.exp(-0.5 * (np.log(b / EXPONENT) / EXPONENT_SPREAD) ** 2)
+    else:
+        exponent = GATHERING_WEIGHT * np.exp(-0.5 * (b / GATHERING_SPREAD) ** 2)
+    return float(exponent * np.exp(-0.5 * ((gain - GAIN) / GAIN_SPREAD) ** 2))
 
 
-def _drawn(projections: np.ndarray, left: np.ndarray, prior: np.ndarray, slopes: np.ndarray, y: np.ndarray, seed: int) -> Draws | None:
+def _drawn(
+    projections: np.ndarray, left: np.ndarray, prior: np.ndarray, slopes: np.ndarray, y: np.ndarray, shift_error: float, seed: int
+) -> Draws | None:
     n = len(y)
     prior = prior * (slopes @ y > 0)  # laws under which the loss would rise are no laws of learning
     if not prior.any():
@@ -127,7 +144,8 @@ def _drawn(projections: np.ndarray, left: np.ndarray, prior: np.ndarray, slopes:
     resampled = y - residual[best] + _blocks(residual[best], rng) * np.sqrt(n / max(1, n - 3))
     drawn = np.einsum("dsn,dn->ds", projections[chosen], resampled)
     change = np.abs(np.median(drawn, axis=0) - y[-3:].mean())
-    drawn = drawn + rng.standard_normal((DRAWS, 1)) * np.hypot(UNMODELLED * change, SMALLEST_NOISE)
+    unmodelled = UNMODELLED * (1 + (FEW_POINTS / n) ** 2) * change
+    drawn = drawn + rng.standard_normal((DRAWS, 1)) * np.sqrt(unmodelled**2 + SMALLEST_NOISE**2 + shift_error**2)
     return Draws(drawn, n, float(np.sqrt(misfit[best])))
 
 

@@ -3,22 +3,24 @@
 It trains the very model for a few updates with the trainer's own loop, in a folder that is thrown away, and reads the events: what an
 update, an evaluation, a checkpoint, a sample and the start take here. Two micro-batch sizes give time and memory of any other. A model
 whose update takes seconds is tried with one and with a few layers, and the rest follows from the difference: blocks are alike. Peak memory
-is that of the process. Linux forgets a peak when asked, elsewhere it only grows: so the smaller trial comes first."""
+is that of a process, which only grows: so each trial has a process of its own where that costs nothing (see `alone`), and elsewhere the
+smaller trial comes first."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import dataclasses
 import json
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from nanoscope.record import events as e
 from nanoscope.record.layout import STOP_FILE
 from nanoscope.sizing import flops_per_token, parameters, shape_of
 
+Done = TypeVar("Done")
 ASSUMED_EFFICIENCY = 0.5  # of the fastest matrix product, for guessing what a measurement will take
 LONGEST_UPDATE_S = 2.0  # of the whole model at the configured micro-batch; above, fewer layers are tried
 FEWEST_UPDATES, MOST_UPDATES = 4, 24  # of which the first is not counted
@@ -63,7 +66,7 @@ def answer(config: Config, vocab_size: int, dataset: str, budget_s: float, start
 
     assert loop
     machine = choose_machine(config, lambda event: None)
-    peak = measured_peak(machine)
+    peak = alone(machine, lambda: measured_peak(machine))
     imported_s = time.time() - started_at_s
     base = peak_bytes(machine)
     config = dataclasses.replace(
@@ -72,18 +75,42 @@ def answer(config: Config, vocab_size: int, dataset: str, budget_s: float, start
     data = opened(dataset, config, vocab_size)
     with tempfile.TemporaryDirectory(prefix="nanoscope-plan-") as folder:
         trials = what_to_try(config, vocab_size, peak, budget_s)
-        points = [measured_point(config, trial, data, machine, Path(folder) / str(i)) for i, trial in enumerate(trials)]
+        libraries = library_bytes()
+        points = [
+            alone(machine, partial(measured_point, config, trial, data, machine, Path(folder) / str(i), libraries))
+            for i, trial in enumerate(trials)
+        ]
     whole = extended(points, config, vocab_size, base)
     size, micro_s = whole["micro_s"][-1]
     return {
         **whole,
         "base_bytes": base,
-        "peak_flops": with_peak(machine).peak_flops,
+        "peak_flops": peak if machine.device.type == "cpu" else with_peak(machine).peak_flops,
         "achieved_flops": flops_per_token(shape_of(config, vocab_size)).training * config.block_size * size / micro_s,
         "start_s": imported_s + whole.pop("begin_s"),
         "scatter": max(point.scatter for point in points),
         "layers_timed": sorted({point.layers for point in points}),
     }
+
+
+def alone(machine: Any, work: Callable[[], Done]) -> Done:
+    """Done in a copy of this process, whose libraries are loaded and whose memory nothing has touched yet. Not with a GPU, which cannot be
+    copied, nor where processes are not copied but started afresh."""
+    if machine.device.type != "cpu" or sys.platform != "linux":
+        return work()
+    copied = multiprocessing.get_context("fork")
+    here, there = copied.Pipe(duplex=False)
+    child = copied.Process(target=lambda: there.send(work()))
+    child.start()
+    there.close()
+    try:
+        found: Done = here.recv()
+    except EOFError:
+        child.join()
+        # It has said why on stderr, unless the system ended it: for lack of memory, in all likelihood.
+        sys.exit("MemoryError" if (child.exitcode or 0) < 0 else 1)
+    child.join()
+    return found
 
 
 def what_to_try(config: Config, vocab_size: int, peak: float, budget_s: float) -> list[Trial]:
@@ -114,7 +141,8 @@ class Trial:
     is_main: bool  # the one at the configured size, or nearest to it: it also writes a sample
 
 
-def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder: Path) -> Point:
+def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder: Path, libraries: float) -> Point:
+    """`libraries`: bytes of their pages that were in memory before the trial had its own process."""
     from nanoscope.train.loop import train
 
     accumulation = min(
@@ -127,10 +155,9 @@ def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder
         sample_interval=None if config.sample_interval != 0 and trial.is_main else 0,
     )  # fmt: skip
     watch = Watch(folder, trial.budget_s)
-    forget_peak(machine)
     began_at_s = time.time()
     train(small, data, folder, watch, may_refuse=False)
-    ended_at_s, peak = time.time(), peak_bytes(machine)
+    ended_at_s, peak = time.time(), peak_bytes(machine) + not_counted(libraries)
     return point_of(watch.seen, small, began_at_s, ended_at_s, optimizer_time(small, data), peak)
 
 
@@ -285,25 +312,23 @@ def made_up(config: Config, vocab_size: int) -> Any:
     )
 
 
-def forget_peak(machine: Any) -> None:
-    """Gives back what earlier trials left, and begins a new peak where the system can."""
-    import gc
+def not_counted(libraries: float) -> float:
+    """Bytes that a training has and a copied process lacks: it does not count the pages of libraries until it touches them itself. About
+    half of those that it touches had been touched by loading them (94 MB instead of 76 + 41 in a small training)."""
+    own = library_bytes()
+    return max(libraries, own) + min(libraries, own) / 2 - own if own < libraries else 0.0
 
-    import torch
 
-    gc.collect()
-    if machine.device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(machine.device)
-    elif sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
+def library_bytes() -> float:
+    """Resident pages that are files: libraries, and the data."""
+    if sys.platform != "linux":
+        return 0.0
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile:"))
+    return float(line.split()[1]) * 1024
 
 
 def peak_bytes(machine: Any) -> float:
-    """The most memory that this process has held since `forget_peak`: on a GPU reserved there, else resident."""
+    """The most memory that this process has held: on a GPU reserved there, else resident."""
     if machine.device.type == "cuda":
         import torch
 
@@ -314,12 +339,10 @@ def peak_bytes(machine: Any) -> float:
         import psutil
 
         return float(psutil.Process().memory_info().peak_wset)
-    if sys.platform == "linux":
-        peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-        return float(peak.split()[1]) * 1024
     import resource
 
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(size if sys.platform == "darwin" else size * 1024)
 
 
 if __name__ == "__main__":
