@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoscope.api.folders import choose_folder, claim_folder, source_name
+from nanoscope.api.tracking import check_trackers, told_of, tracking
+from nanoscope.api.tuning import with_answer
 from nanoscope.config.fields import Config
 from nanoscope.config.fields import settings as all_settings
 from nanoscope.config.load import load
@@ -52,8 +54,11 @@ class Ended:
     preset: Preset | None = None
 
 
-def plan_job(source: str | None = None, overrides: Sequence[tuple[str, str]] = ()) -> Job:
-    """Reads the settings. Without a source: the quickstart; or, when resuming, what the run itself was started with."""
+def plan_job(
+    source: str | None = None, overrides: Sequence[tuple[str, str]] = (), tell: Callable[[Message], None] = lambda message: None
+) -> Job:
+    """Reads the settings. Without a source: the quickstart; or, when resuming, what the run itself was started with. `tell` hears of
+    measurements that `batch_size = auto` asks for."""
     given = dict(overrides)
     if source is None and given.get("init_from") == "resume":
         settings = with_answer(_recorded_settings(given.get("out_dir", "auto"), overrides), tell)
@@ -61,6 +66,7 @@ def plan_job(source: str | None = None, overrides: Sequence[tuple[str, str]] = (
         return Job(settings, source_name(None, settings.preset or DEFAULT_PRESET), preset, settings.notes)
     settings = load(source or DEFAULT_PRESET, overrides)
     _refuse_unnamed_code(settings, given)
+    settings = with_answer(settings, tell)
     preset = named_preset(settings.preset) if settings.preset else None
     return Job(settings, source_name(source, settings.preset), preset, settings.notes)
 
@@ -106,6 +112,7 @@ def run_job(
     (`data.prepare.Progress`) that has to be prepared first."""
     config = job.settings.config
     choose_folder(config, job.name)  # a folder that cannot be used is told before a corpus is prepared for it
+    check_trackers(job.settings)
     from nanoscope.data.store import open_dataset
 
     dataset = open_dataset(config.dataset, on_preparing)
@@ -127,6 +134,9 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     recorder = Recorder(folder)
     listeners = Listeners(recorder, views(progress, folder))
     listeners.add(Watchdog(lambda: certain_faults(folder), listeners.emit))
+    trackers = tracking(config, folder, listeners.emit)
+    for tracker in trackers:
+        listeners.add(tracker)
     try:
         outcome = train(
             config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset, initial=initial
@@ -137,7 +147,8 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     findings, notes = diagnosed(folder)
     if outcome.unsaved:
         notes = (msg("the last state is not on disk: {because}", because=outcome.unsaved), *notes)
-    return Ended(folder, outcome, progress, findings, troubles, (*job.notes, *notes, *map(_told, troubles)), job.preset)
+    notes = (*job.notes, *notes, *map(_told, troubles), *check_trackers(job.settings), *told_of(trackers))
+    return Ended(folder, outcome, progress, findings, troubles, notes, job.preset)
 
 
 def _initial_weights(config: Config) -> tuple[Config, Mapping[str, Any] | None]:

@@ -37,7 +37,7 @@ def arguments(parser: Parser) -> None:
 def run(given: Namespace) -> int:
     from nanoscope.api.training import plan_job, run_job
 
-    job = plan_job(given.source, given.overrides)
+    job = plan_job(given.source, given.overrides, lambda words: _tell(words, given.lang))
     if given.detach:
         return _detach(given, job)
     view = chosen_view(given.view)
@@ -46,6 +46,12 @@ def run(given: Namespace) -> int:
 
     print_ending(ended, as_comment=view == "lines", lang=given.lang)
     return exit_code(ended.outcome)
+
+
+def _tell(words: Message, lang: str) -> None:
+    from nanoscope.cli import say
+
+    print(say(words, lang), file=sys.stderr, flush=True)
 
 
 def exit_code(outcome: Outcome) -> int:

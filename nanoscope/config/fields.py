@@ -63,7 +63,7 @@ class Config:
     ngram_order: int = setting(3, msg("arch=modern: the longest n-gram that has a table: 2 pairs, 3 triples too, …; 5 for characters, 2 or 3 for larger tokens"), group="model", unit="tokens", low=2, high=8, fixed=True)
     # --- data
     dataset: str = setting("openwebtext", msg("a prepared folder, a folder below data/, or a named corpus, which is prepared at once"), group="data")
-    batch_size: int = setting(12, msg("sequences in one micro-batch on one device"), group="data", unit="sequences", low=1, high=1_000_000)
+    batch_size: int = setting(12, msg("sequences in one micro-batch on one device; auto: as is fastest here by measurement (nanoscope tune), with as many tokens per update as otherwise"), group="data", unit="sequences", low=1, high=1_000_000)
     gradient_accumulation_steps: int = setting(40, msg("micro-batches that are added up before the weights change, over all devices"), group="data", unit="micro-batches", low=1, high=1_000_000)
     data_order: str = setting("shuffled", msg("shuffled: every token once per epoch, in a fresh order; nanogpt: random windows, drawn exactly as nanoGPT draws them"), group="data", choices=("shuffled", "nanogpt"), fixed=True)
     seed: int = setting(1337, msg("start of all random numbers: initial weights, data order, dropout"), group="data", low=0, high=2**63 - 1, fixed=True)

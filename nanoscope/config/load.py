@@ -18,6 +18,8 @@ from nanoscope.errors import Fault, UserError, fault, raise_if_any
 from nanoscope.message import Message, msg
 
 _SUFFIXES = (".py", ".toml", ".json")
+# Settings whose `auto` stands for "cut the update as is fastest here": the value given before says how many tokens an update has.
+_MEASURED = ("batch_size",)
 
 
 def load(source: str | None = None, overrides: Sequence[tuple[str, str]] = ()) -> Settings:
@@ -38,7 +40,9 @@ def load(source: str | None = None, overrides: Sequence[tuple[str, str]] = ()) -
         draft.notes.append(
             msg("{key:code} is on, but this version sends no run anywhere: the record in the run folder is complete", key="wandb_log")
         )
-    return Settings(config, came_from, preset=preset, comments=tuple(draft.comments), notes=tuple(draft.notes))
+    return Settings(
+        config, came_from, preset=preset, comments=tuple(draft.comments), automatic=frozenset(draft.automatic), notes=tuple(draft.notes)
+    )
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ class _Draft:
     came_from: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     faulty: set[str] = field(default_factory=set)
+    automatic: set[str] = field(default_factory=set)
     comments: list[str] = field(default_factory=list)
     notes: list[Message] = field(default_factory=list)
 
@@ -150,6 +155,10 @@ class _Draft:
         if known is None:
             self.faults.append(_unknown_key(key, where, _nearest(key)))
             return
+        if key in _MEASURED and value == "auto":
+            self.automatic.add(key)
+            self.came_from[key] = where
+            return
         fitted = _fit(value, known)
         if isinstance(fitted, _Misfit):
             self.faults.append(
@@ -162,6 +171,7 @@ class _Draft:
             self.faulty.add(key)
             return
         self.values[key] = fitted
+        self.automatic.discard(key)
         self.came_from[key] = where
 
 

@@ -16,4 +16,5 @@ class Settings:
     unused: Mapping[str, object] = field(default_factory=dict)  # keys of a config file that nanoscope does not have
     preset: str = ""
     comments: tuple[str, ...] = ()  # comments of the config file, for checking what they claim
+    automatic: frozenset[str] = frozenset()  # settings left to a measurement (`batch_size = auto`); until then they have a value to go by
     notes: tuple[Message, ...] = ()  # what was passed over while reading, for the user to know

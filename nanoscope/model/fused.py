@@ -18,23 +18,26 @@ NORM_EPS = 1e-6
 
 def norm(x: Tensor) -> Tensor:
     """Every vector along the last dimension brought to a mean square of one: RMSNorm without weights."""
-    return _Norm.apply(x) if is_by_hand(x) else F.rms_norm(x, (x.shape[-1],), eps=NORM_EPS)
+    if not is_by_hand(x):
+        return F.rms_norm(x, (x.shape[-1],), eps=NORM_EPS)
+    return _Norm.apply(x) if torch.is_grad_enabled() else x * scale_of(x)
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    return _ReluSquared.apply(x) if is_by_hand(x) else F.relu(x).square()
+    return _ReluSquared.apply(x) if is_by_hand(x) and torch.is_grad_enabled() else F.relu(x).square()
 
 
 def turned(x: Tensor, turn: Tensor) -> Tensor:
     """norm(x), each pair of channels (0 and 1, 2 and 3, ...) turned by an angle: `turn` (..., pairs, 2) holds its cosine and sine."""
     if is_by_hand(x):
-        return _Turned.apply(x, turn)
+        return _Turned.apply(x, turn) if torch.is_grad_enabled() else rotated(x, turn, scale_of(x))
     one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = turn.unbind(-1)
     return norm(torch.stack((one * cos - other * sin, other * cos + one * sin), dim=-1).flatten(-2)).type_as(x)
 
 
 def is_by_hand(x: Tensor) -> bool:
+    """Where no gradient is wanted the same steps are taken without the wrapping, which costs as much as they do when a text is written."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
 
 
@@ -68,7 +71,7 @@ class _Turned(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, turn: Tensor) -> Tensor:
         scale = scale_of(x)  # a rotation keeps lengths
-        y = times(x, torch.view_as_complex(turn)).mul_(scale)
+        y = rotated(x, turn, scale)
         ctx.save_for_backward(y, scale, turn)
         return y
 
@@ -76,6 +79,10 @@ class _Turned(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         y, scale, turn = ctx.saved_tensors
         return times(norm_backward(dy, y, scale), torch.view_as_complex(turn).conj()), None
+
+
+def rotated(x: Tensor, turn: Tensor, scale: Tensor) -> Tensor:
+    return times(x, torch.view_as_complex(turn)).mul_(scale)
 
 
 def scale_of(x: Tensor) -> Tensor:

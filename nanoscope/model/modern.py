@@ -44,7 +44,7 @@ class Modern(nn.Module):
         self.shift = nn.Parameter(torch.zeros(config.n_embd)) if config.token_shift else None
         self.ngrams = NgramTables(vocab_size, config.ngram_rows, config.ngram_order, config.n_embd) if config.ngram_rows else None
         self.reach = config.ngram_order - 1  # how far back an embedding looks, at most
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
         angle = torch.outer(torch.arange(config.block_size), ROPE_BASE ** -(torch.arange(0, head_size, 2) / head_size))
@@ -56,7 +56,7 @@ class Modern(nn.Module):
     def hidden(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, d), ready for the head. With a cache, `idx` continues the tokens that the cache has seen."""
         start = cache.length if cache else 0
-        x = self.dropout(self._embed(idx, cache.tokens[:, -self.reach :] if cache else idx[:, :0]))
+        x = dropped(self._embed(idx, cache.tokens[:, -self.reach :] if cache else idx[:, :0]), self)
         turn = self.turn[start : start + idx.shape[1]]
         for number, block in enumerate(self.blocks):
             x = block(x, turn, cache.layers[number] if cache else None)
@@ -153,7 +153,7 @@ class Attention(nn.Module):
             k, v, mask = cache.extend(k, v)
         # No dropout of attention weights: on a CPU it would rule out the fused kernel, for no gain that we could measure.
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and k.shape[2] == T)
-        return F.dropout(self.out(y.transpose(1, 2).reshape(B, T, d)), self.dropout, self.training)
+        return dropped(self.out(y.transpose(1, 2).reshape(B, T, d)), self)
 
 
 class MLP(nn.Module):
@@ -166,7 +166,11 @@ class MLP(nn.Module):
         self.dropout = config.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(self.down(relu_squared(self.up(x))), self.dropout, self.training)
+        return dropped(self.down(relu_squared(self.up(x))), self)
+
+
+def dropped(x: Tensor, module: Modern | Attention | MLP) -> Tensor:
+    return F.dropout(x, module.dropout) if module.training and module.dropout else x
 
 
 def earlier(ids: Tensor, by: int) -> Tensor:

@@ -115,3 +115,10 @@ def test_large_linear_layers_give_the_same_by_parts(bias: bool, rows: int):
         found = layer(x)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     assert "forward" not in layer.__dict__
+
+
+def test_a_draw_is_torchs_own():
+    logits = torch.randn(7, 65, generator=torch.Generator().manual_seed(1))
+    ours = draw(logits, Taste(), torch.Generator().manual_seed(2))
+    theirs = torch.multinomial(logits.softmax(-1), 1, generator=torch.Generator().manual_seed(2))[:, 0]
+    assert torch.equal(ours, theirs)
