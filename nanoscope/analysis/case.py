@@ -191,6 +191,11 @@ class Case:
         return None
 
     @property
+    def is_vocab_guessed(self) -> bool:
+        """Whether the vocabulary was told from the first loss alone: no ground to judge losses by."""
+        return self.vocab_size is not None and self.vocab_size.origin == "inferred" and "loss" in self.vocab_size.how.args
+
+    @property
     def ln_vocab(self) -> float | None:
         return None if self.vocab_size is None else math.log(self.vocab_size.value)
 
@@ -596,6 +601,8 @@ def sane_evals(evals: Evals) -> Evals:
 
 
 def _within(column: np.ndarray, low: float, high: float) -> np.ndarray:
+    if not len(column) or (np.fmin.reduce(column) >= low and np.fmax.reduce(column) <= high):
+        return column
     with np.errstate(invalid="ignore"):
         return np.where((column >= low) & (column <= high), column, np.nan)
 

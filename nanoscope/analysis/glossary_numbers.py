@@ -41,7 +41,7 @@ def _loss(case: Case) -> Iterator[Message]:
 
 
 def _ln_v(case: Case) -> Iterator[Message]:
-    if case.ln_vocab is not None and case.vocab_size is not None:
+    if case.ln_vocab is not None and case.vocab_size is not None and not case.is_vocab_guessed:
         yield msg("In this run: ln {vocab:count} = {chance:nats}.", vocab=case.vocab_size.value, chance=case.ln_vocab)
     if case.first_loss is not None:
         yield msg("It started at {first:nats}.", first=case.first_loss)

@@ -67,7 +67,7 @@ def _start(case: Case) -> Iterator[Remark]:
     first, chance = case.first_loss, case.ln_vocab
     if first is None:
         return
-    if chance is not None:
+    if chance is not None and not case.is_vocab_guessed:
         yield Remark("ln_v", msg("It starts at {first:nats}; guessing is {chance:nats}.", first=first, chance=chance))
     else:
         yield Remark("ln_v", msg("It starts at {first:nats}.", first=first))

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from nanoscope.analysis.case import Case
     from nanoscope.analysis.explanation import Explanation, Passage, Section
     from nanoscope.analysis.glossary import Entry
+    from nanoscope.config.fields import Config
     from nanoscope.interop.logs import Given
+    from nanoscope.record.run import Known
 
     Part: TypeAlias = Section | tuple[Passage, ...] | Explanation
 
@@ -134,7 +136,20 @@ def _case_ahead(subject: Subject) -> tuple[Case, dict[str, str]]:
     if subject.hardware:
         facts["hardware"] = Known(subject.hardware, "given", "--hardware")
     loaded = load(subject.source, ours)
+    facts = _facts_of_data(loaded.config) | facts
     return case_of(loaded.config, loaded.came_from, facts, subject.source or ""), dict(loaded.came_from)
+
+
+def _facts_of_data(config: Config) -> dict[str, Known]:
+    """What is counted in the data that the config names, where it is on this machine."""
+    from nanoscope.api.planning import data_facts
+    from nanoscope.record.run import Known
+
+    found = data_facts(config)
+    if not found.folder:
+        return {}
+    told = {"dataset_tokens": found.train_tokens, "vocab_size": found.vocab_size, "unigram_nats": found.unigram_nats}
+    return {name: Known(value, "recorded", found.folder) for name, value in told.items() if value is not None}
 
 
 # --- a run or a log

@@ -7,9 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanoscope.api.folders import find_runs
-from nanoscope.api.watching import Watching
-from nanoscope.errors import UserError
+from nanoscope.record import glance
 
 
 @dataclass(frozen=True)
@@ -27,22 +25,14 @@ class Row:
 
 
 def list_runs(root: Path | None = None) -> list[Row]:
-    """Oldest first, so that the newest stands where the eye is after a long table."""
-    return [_row(folder) for folder in find_runs(root)]
+    """Oldest first, so that the newest stands where the eye is after a long table. A long run costs no more than a short one."""
+    return [_row(seen) for seen in glance.list_runs(root)]
 
 
-def _row(folder: Path) -> Row:
-    size = _bytes_in(folder)
-    try:
-        seen = Watching(folder)
-        seen.catch_up()
-    except UserError:
-        return Row(folder, "unreadable", bytes=size)
-    it = seen.progress
-    best = it.best
+def _row(seen: glance.Glance) -> Row:
     return Row(
-        folder, seen.state(), it.step, it.about.max_iters, it.loss, best.val if best else math.nan, it.tokens_per_s, it.last_at_s, size,
-        warnings=len(it.notices),
+        seen.folder, seen.state, seen.step, seen.max_iters, seen.loss, seen.best_val, seen.tokens_per_s, seen.changed_at_s,
+        _bytes_in(seen.folder), seen.warnings,
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     if given.why:
-        print(_why(given.why, given.lang))
+        _print_why(given.why, given.lang)
         return 0
     from nanoscope.analysis.diagnose import diagnose
     from nanoscope.api.sources import open_run
@@ -47,10 +46,10 @@ def run(given: argparse.Namespace) -> int:
 
         print(as_markdown(diagnosis, given.lang))
     else:
-        from nanoscope.present.text import findings as as_text
+        from nanoscope.present.blocks import for_stream
+        from nanoscope.present.text import findings_blocks
 
-        width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
-        print(as_text(diagnosis, given.lang, width))
+        print(for_stream(findings_blocks(diagnosis, given.lang), sys.stdout), end="")
         _print_plan(diagnosis.run, given.lang)
     return 0
 
@@ -58,20 +57,21 @@ def run(given: argparse.Namespace) -> int:
 def _print_plan(run: Run, lang: str) -> None:
     """The run against what `nanoscope plan` had expected of these very settings, where it was asked."""
     from nanoscope.api.plans import planned_for
-    from nanoscope.present.blocks import Block, for_stream
+    from nanoscope.present.blocks import GAP, Block, for_stream
     from nanoscope.present.words import tied
 
     held = planned_for(run)
     if held:
         head = Block(tied(msg("Plan against actual"), lang), "head")
-        print(for_stream([head, *(Block(tied(each.words, lang), indent=2, mark="- ") for each in held)], sys.stdout))
+        print(for_stream([GAP, head, *(Block(tied(each.words, lang), indent=2, mark="- ") for each in held)], sys.stdout))
 
 
-def _why(code: str, lang: str) -> str:
+def _print_why(code: str, lang: str) -> None:
     """The symptom's own page."""
     from nanoscope.analysis.symptoms import all_codes, module_of
     from nanoscope.cli.arguments import did_you_mean
-    from nanoscope.present.words import paragraphs
+    from nanoscope.present.blocks import for_stream
+    from nanoscope.present.text import page_blocks
 
     symptom = module_of(code)
     if symptom is None:
@@ -79,4 +79,4 @@ def _why(code: str, lang: str) -> str:
             msg("there is no finding {code:code}", code=code),
             fix=did_you_mean(code, all_codes()) or msg("the codes are {codes:code}", codes=all_codes()),
         )
-    return "\n\n".join(paragraphs(symptom.__doc__ or "", lang))
+    print(for_stream(page_blocks(symptom.__doc__ or "", lang), sys.stdout), end="")

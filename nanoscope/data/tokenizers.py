@@ -100,7 +100,7 @@ class CharTokenizer(Tokenizer):
                 character=repr(strange),
                 count=self.vocab_size,
             ),
-            where=msg("in {text:code}", text=_around(text, text.index(strange))),
+            where=msg("{text:code}", text=_around(text, text.index(strange))),
             fix=msg("use only these: {known:code}", known=_listing(self.characters)),
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nanoscope.errors import UserError
 from nanoscope.message import Message, msg
-from nanoscope.present.blocks import GAP, Block, plain
+from nanoscope.present.blocks import GAP, Block, Role, plain
 from nanoscope.present.words import paragraphs, show, tied
 
 if TYPE_CHECKING:
@@ -35,11 +35,29 @@ def findings_blocks(diagnosis: Diagnosis, lang: str = "en") -> list[Block]:
 
 def finding_blocks(finding: Finding, number: int, lang: str) -> list[Block]:
     said = msg("{sureness}: {claim}", sureness=SURENESS[finding.sureness], claim=finding.claim)
-    head = Block(f"{tied(said, lang)} ({finding.code})", finding.sureness, mark=f"{number}. ")
-    blocks = [head, *(Block(evidence_line(item, lang), indent=3, mark="- ") for item in finding.evidence)]
+    blocks = [Block(f"{tied(said, lang)} ({finding.code})", _role(finding), mark=f"{number}. ")]
+    for item in finding.evidence:
+        blocks += evidence_blocks(item, lang)
     if finding.change is not None:
         blocks += change_blocks(finding.change, lang)
     return [*blocks, Block(tied(msg("This is wrong if {what}", what=finding.wrong_if), lang), "note", indent=3)]
+
+
+def _role(finding: Finding) -> Role:
+    """Faults in the colour of how sure they are; what explains or reassures is no alarm."""
+    from nanoscope.analysis.diagnose import FAULTS
+
+    if finding.code == "healthy":
+        return "good"
+    return finding.sureness if finding.code in FAULTS else "head"
+
+
+def evidence_blocks(item: Evidence, lang: str) -> list[Block]:
+    """The number beside what is usual; below it, for whoever wants to check it, where it was read and how it was worked out."""
+    seen, usual = _shown(item.seen, item.kind, lang), _shown(item.usual, item.kind, lang)
+    said = msg("{what}: {seen}, usual {usual}", what=item.what, seen=seen, usual=usual)
+    source = msg("{where}; {how}", where=item.where, how=item.how)
+    return [Block(tied(said, lang), indent=3, mark="- "), Block(tied(source, lang), "note", indent=5)]
 
 
 def evidence_line(item: Evidence, lang: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from nanoscope.record.write import living_process, read_run_file
 
 TAIL_BYTES = 256 << 10
 
+_IS_BEST, _WARNED = b'"is_best":true', b'"event":"warned"'
 _DECODER = msgspec.json.Decoder(e.EVENTS)
 
 
@@ -27,6 +29,8 @@ class Glance:
     max_iters: int | None = None
     loss: float = math.nan  # batch loss of the last step told
     val: float = math.nan  # the last evaluation among the last events
+    best_val: float = math.nan  # of the whole run
+    warnings: int = 0  # of the whole run
     tokens_per_s: float = math.nan
     created_at_s: float = math.nan
     changed_at_s: float = math.nan
@@ -60,10 +64,30 @@ def glance(folder: Path) -> Glance:
                 loss = _number(event.values.get("loss"), loss)
             case e.Evaluated(split="val", rank=0):
                 val = float(event.loss)
+    best_val, warnings = best_and_warnings(folder)
     return Glance(
-        folder, _state(folder, events), step, max_iters if isinstance(max_iters, int) else None, loss, val, rate,
+        folder, _state(folder, events), step, max_iters if isinstance(max_iters, int) else None, loss, val, best_val, warnings, rate,
         float(created_at_s) if isinstance(created_at_s, (int, float)) else math.nan, changed_at_s,
     )  # fmt: skip
+
+
+def best_and_warnings(folder: Path) -> tuple[float, int]:
+    """The lowest val loss and the number of warnings. Both are rare among the events: their lines are looked for, the others not read."""
+    best, warnings = math.nan, 0
+    try:
+        with open(folder / EVENTS_FILE, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            for sign in (_IS_BEST, _WARNED):
+                at = whole.find(sign)
+                while at >= 0:
+                    end = whole.find(b"\n", at)
+                    event = _decoded(whole[whole.rfind(b"\n", 0, at) + 1 : len(whole) if end < 0 else end])
+                    if isinstance(event, e.Evaluated) and event.split == "val":
+                        best = float(event.loss)  # each best one is lower than the one before
+                    warnings += isinstance(event, e.Warned)
+                    at = whole.find(sign, end) if end >= 0 else -1
+    except (OSError, ValueError):  # not there, or empty
+        return math.nan, 0
+    return best, warnings
 
 
 def last_events(folder: Path) -> tuple[list[e.Event], float]:
@@ -80,11 +104,16 @@ def last_events(folder: Path) -> tuple[list[e.Event], float]:
         return [], math.nan
     found = []
     for line in lines[1:] if start else lines:  # the first one may begin in its middle
-        try:
-            found.append(_DECODER.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue
+        if (event := _decoded(line)) is not None:
+            found.append(event)
     return found, changed_at_s
+
+
+def _decoded(line: bytes) -> e.Event | None:
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _state(folder: Path, events: list[e.Event]) -> str:

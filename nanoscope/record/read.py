@@ -123,16 +123,24 @@ def _steps(record: Record) -> Steps:
     columns = {name: values for name, values in record.columns.items() if name != "rank"}
     logged = [(other, other.event) for other in record.others if isinstance(other.event, e.Logged) and _is_step(other.event)]
     chosen = np.flatnonzero(record.columns["rank"] == 0)
-    columns = {name: values[chosen] for name, values in columns.items()}
+    columns = _rows_of(columns, chosen)
     columns["not_finite"] = np.where(np.isfinite(columns["loss"]), 0.0, 1.0) + np.where(np.isfinite(columns["grad_norm"]), 0.0, 2.0)
     if logged:
         columns = _with_logged(columns, logged)
     kept = _kept(columns["step"], columns["line"], _restarts(record))
-    columns = {name: values[kept] for name, values in columns.items()}
+    columns = _rows_of(columns, kept)
     columns["at_s"] = np.where(columns["at_s"] == 0, np.nan, columns["at_s"])
     columns["tokens"] = np.where(columns["tokens"] == 0, np.nan, columns["tokens"])
     columns.setdefault("printed", columns["step"])
     return steps_from(columns, len(kept))
+
+
+def _rows_of(columns: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The chosen rows. All of them in their order, as nearly always, are not copied: of a long run that would take too long."""
+    count = len(columns["step"])
+    if len(rows) == count and (not count or (rows[0] == 0 and np.all(np.diff(rows) == 1))):
+        return dict(columns)
+    return {name: values[rows] for name, values in columns.items()}
 
 
 _LOGGED = ("loss", "rate", "grad_norm", "took_s", "tokens", "tokens_per_s", "mfu_frac", "loss_scale", "memory_bytes", "data_s", "clipped")

@@ -251,6 +251,9 @@ DEVICES: tuple[Device, ...] = (
     _plain("GTX 1070", (8,), 256, fp32=6.5),
     _plain("GTX 1080", (8,), 320, fp32=8.9),
     _plain("GTX 1080 Ti", (11,), 484, fp32=11.3),
+    _plain("Titan X", (12,), 480, fp32=11.0),
+    _plain("Titan Xp", (12,), 548, fp32=12.1),
+    _plain("Titan V", (12,), 653, fp16=110, fp32=14.9),
     _plain("GTX 1650", (4,), 128, fp32=3.0),
     _plain("GTX 1660 Ti", (6,), 288, fp32=5.4),
     # --- AMD

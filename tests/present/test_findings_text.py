@@ -44,7 +44,8 @@ def test_a_finding_in_a_terminal() -> None:
         text.findings(DIAGNOSIS, "en", 100)  # type: ignore[arg-type]
         == """\
 1. likely: evaluations take 34.7% of the time, 88.3 s in all (eval_dominates_time)
-   - share of the time that evaluations take: 34.7%, usual 1% to 10% (every 250 updates; recorded)
+   - share of the time that evaluations take: 34.7%, usual 1% to 10%
+     every 250 updates; recorded
    To do: evaluate less often, or fewer batches
      eval_interval = 1730   # 250
      nanoscope train --eval_interval=1730

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 
+import msgspec
+
 from nanoscope.record import events as e
 from nanoscope.record.glance import TAIL_BYTES, glance, list_runs
 from nanoscope.record.layout import EVENTS_FILE, RUN_FILE
@@ -61,3 +63,12 @@ def test_only_the_end_of_a_long_record_is_read(tmp_path):
     with open(tmp_path / "a" / EVENTS_FILE, "ab") as file:
         file.write(b'{"event":"step_tak')
     assert glance(tmp_path / "a").step == 5999
+
+
+def test_the_best_evaluation_and_the_warnings_are_those_of_the_whole_run(tmp_path):
+    best = [msgspec.structs.replace(evaluation(n, 3.0 - n), is_best=True) for n in (1, 2)]
+    early = [*best, e.Warned(step=2, code="lr_zero", claim="")]
+    make(tmp_path / "a", *early, *(step(n) for n in range(1, 6000)), evaluation(6000, 1.5))
+    assert (tmp_path / "a" / EVENTS_FILE).stat().st_size > 2 * TAIL_BYTES
+    seen = glance(tmp_path / "a")
+    assert (seen.val, seen.best_val, seen.warnings) == (1.5, 1.0, 1)

@@ -89,7 +89,7 @@ def _start(case: Case, loss: float) -> Iterator[Remark]:
     off = loss - chance
     assert case.vocab_size is not None
     vocab = case.vocab_size.value
-    if "loss" in case.vocab_size.how.args:  # the vocabulary was told from this very number: no check of it
+    if case.is_vocab_guessed:  # told from this very number: no check of it
         words = msg("The model is untrained and guesses. A guess among {vocab:count} tokens has the loss ln {vocab:count} = {chance:nats}, so that is about the size of its vocabulary.",
                     vocab=vocab, chance=chance)  # fmt: skip
     elif abs(off) <= START_SLACK:

@@ -148,7 +148,12 @@ def landmarks(context: Context) -> Iterator[Remark]:
     if chance is None or case.vocab_size is None or not context.is_new("landmarks"):
         return
     vocab = case.vocab_size.value
-    if unigram is not None and bigram is not None:
+    if case.is_vocab_guessed:
+        words = msg(
+            "The vocabulary is not stated. If it has {vocab:count} tokens, of which ln is near the first loss, guessing has {chance:nats}.",
+            vocab=vocab, chance=chance,
+        )  # fmt: skip
+    elif unigram is not None and bigram is not None:
         words = msg(
             "For comparison: guessing has ln {vocab:count} = {chance:nats}, knowing only the frequency of each token {unigram:nats}, knowing only the token before {bigram:nats}.",
             vocab=vocab, chance=chance, unigram=unigram, bigram=bigram,

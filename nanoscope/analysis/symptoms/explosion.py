@@ -32,6 +32,7 @@ from nanoscope.message import msg
 
 CODES = ("grad_explosion", "loss_divergence")
 
+MANY = 20_000  # points
 EXPLODED = 4.0  # a loss this many times its level before, from one line to the next, is no fluctuation
 
 
@@ -47,6 +48,9 @@ class Rise:
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
     steps, losses = case.losses
+    rise = _both_rose(case)
+    if rise is not None and not _is_learnt(case, float(case.evals.step[rise.at])):
+        yield _diverged(case, case.evals.step, case.evals.val, rise, msg("val loss"))
     if len(losses) < 4 and len(case.vals[1]) < 4:
         yield NotChecked("loss_divergence", msg("there are too few losses"))
         return
@@ -57,7 +61,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
             yield _diverged(case, at, values, rise, what)
             return
     rise = _risen_evaluations(case)
-    if rise is not None and not _is_resume(case, case.vals[0][rise.at]):
+    if rise is not None and not _is_resume(case, case.vals[0][rise.at]) and not _is_learnt(case, float(case.vals[0][rise.at])):
         yield _diverged(case, *case.vals, rise, msg("val loss"))
 
 
@@ -102,6 +106,18 @@ def _risen_evaluations(case: Case) -> Rise | None:
     return Rise(low + 1, float(val[low]), float(val[-1]), noise)
 
 
+def _both_rose(case: Case) -> Rise | None:
+    """Of three evaluations or fewer no curve can be made; but two splits, measured apart, do not both rise by half by chance."""
+    train, val = case.evals.train, case.evals.val
+    if not 2 <= len(val) <= 3 or any(mark.kind in ("resume", "attempt") for mark in case.run.marks):
+        return None
+    low = int(np.argmin(val[:-1]))
+    rose = [split[-1] - split[low] for split in (train, val)]
+    if not all(np.isfinite(by) and by > max(1.0, 0.5 * split[low]) for by, split in zip(rose, (train, val), strict=True)):
+        return None
+    return Rise(len(val) - 1, float(val[low]), float(val[-1]), 0.03 * abs(float(val[low])))
+
+
 def _scatter(x: np.ndarray, y: np.ndarray, lowest: int, low: float) -> float:
     """Of a single point: before the lowest level or at the end, whichever is calmer; the rise itself would count as scatter."""
     parts = (slice(lowest // 3, lowest + 1), slice(len(y) - max(5, len(y) // 4), None))
@@ -110,10 +126,12 @@ def _scatter(x: np.ndarray, y: np.ndarray, lowest: int, low: float) -> float:
 
 
 def _levels(y: np.ndarray, width: int) -> np.ndarray:
-    """Median of the `width` points up to each one."""
+    """Median of the `width` points up to each one. In a long series it is worked out for every tenth of a width: it changes little."""
     padded = np.r_[np.full(width - 1, y[0]), y]
     windows = np.lib.stride_tricks.sliding_window_view(padded, width)
-    return np.concatenate([np.median(windows[start : start + 100_000], axis=1) for start in range(0, len(y), 100_000)])
+    every = max(1, width // 10) if len(y) > MANY else 1
+    levels = np.median(windows[::every], axis=1)
+    return np.repeat(levels, every)[: len(y)] if every > 1 else levels
 
 
 def _jump(case: Case, steps: np.ndarray, losses: np.ndarray) -> Iterator[Finding]:
@@ -184,7 +202,7 @@ def _diverged(case: Case, x: np.ndarray, y: np.ndarray, rise: Rise, what: object
     rate = case.peak_rate
     return Finding(
         "loss_divergence",
-        "likely",
+        "possible" if _may_be_overfitting(case, y, rise) else "likely",
         msg("the {what} rose from {low:nats} to {end:nats} and did not come back", what=what, low=rise.low, end=rise.end),
         (evidence,),
         Change(
@@ -197,6 +215,11 @@ def _diverged(case: Case, x: np.ndarray, y: np.ndarray, rise: Rise, what: object
     )
 
 
+def _may_be_overfitting(case: Case, y: np.ndarray, rise: Rise) -> bool:
+    """A val loss alone, below where it began: whether what is trained on rose with it is not told."""
+    return len(case.losses[0]) < 4 and not np.isfinite(case.evals.train).any() and rise.end < float(y[0]) and y is not case.losses[1]
+
+
 def _is_resume(case: Case, step: float) -> bool:
     return any(mark.kind in ("resume", "attempt") and mark.step is not None and abs(mark.step - step) <= 200 for mark in case.run.marks)
 
@@ -205,7 +228,16 @@ def _is_overfitting(case: Case, of_val: bool) -> bool:
     """A val loss that rises while what is trained on falls is another finding."""
     if not of_val:
         return False
-    for trained in (case.evals.train[np.isfinite(case.evals.train)], case.losses[1]):
-        if len(trained) >= 4 and float(np.median(trained[-3:])) <= float(np.min(trained[: len(trained) // 2])):
-            return True
-    return False
+    trained = case.evals.train[np.isfinite(case.evals.train)]
+    if len(trained) >= 4 and float(np.median(trained[-3:])) <= float(np.min(trained[: len(trained) // 2])):
+        return True
+    return _is_learnt(case, float(case.vals[0][np.argmin(case.vals[1])]))
+
+
+def _is_learnt(case: Case, since: float) -> bool:
+    """Whether the batches that are trained on have become easier since then: whatever rises beside them, the updates do as they should."""
+    steps, losses = case.losses
+    before, after = losses[steps <= since], losses[steps > since]
+    if len(before) < 4 or len(after) < 4:
+        return False
+    return float(np.median(after[-max(3, len(after) // 4) :])) < float(np.median(before[-max(3, len(before) // 4) :]))

@@ -35,6 +35,7 @@ CODES = ("fp16_overflow", "fused_adamw_fp16_bug")
 
 FIXED_AT_S = 1_696_000_000.0  # October 2023: PyTorch 2.1, which has the repair
 SMALLEST_SOUND_SCALE = 1.0
+FAR_ABOVE = 256.0
 
 
 def look(case: Case) -> Iterator[Finding | NotChecked]:
@@ -154,22 +155,24 @@ def _skips(case: Case) -> Iterator[Finding]:
 
 def _scale(case: Case) -> Iterator[Finding]:
     scales = case.steps.loss_scale[np.isfinite(case.steps.loss_scale)]
-    if len(scales) < 5 or scales[-1] >= SMALLEST_SOUND_SCALE:
+    # Some scalers stop at 1: a scale that came down to it from far above has nowhere left to go.
+    fell = len(scales) > 0 and scales[-1] == SMALLEST_SOUND_SCALE and scales.max() >= FAR_ABOVE and (scales[-3:] == scales[-1]).all()
+    if len(scales) < 5 or (scales[-1] >= SMALLEST_SOUND_SCALE and not fell):
         return
     last = int(np.flatnonzero(np.isfinite(case.steps.loss_scale))[-1])
     evidence = Evidence(
         msg("loss scale"),
         float(scales[-1]),
-        (256.0, float(scales.max())),
+        (FAR_ABOVE, float(scales.max())),
         places.row(case, last),
-        msg("each overflow halves it; below 1 the gradients themselves do not fit"),
+        msg("each overflow halves it; at 1 and below the gradients themselves do not fit"),
         "number",
         int(case.steps.step[last]),
     )
     yield Finding(
         "fp16_overflow",
-        "certain",
-        msg("the loss scale has fallen below 1: float16 cannot hold these gradients"),
+        "likely" if fell else "certain",
+        msg("the loss scale has fallen to {scale:number}: float16 cannot hold these gradients", scale=float(scales[-1])),
         (evidence,),
         Change(msg("train in {dtype:code}", dtype="bfloat16"), key="dtype", old="float16", new="bfloat16"),
         msg("the scale recovers within the next 2,000 steps"),

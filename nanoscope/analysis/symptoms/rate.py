@@ -94,7 +94,8 @@ def _trouble(case: Case) -> list[Evidence]:
             Evidence(msg("loss at the end"), rise.end, rise.low, _at(int(steps[rise.at])), msg("it rose and did not come back"), "nats")
         )
     for finding in stuck.look(case):
-        if not isinstance(finding, NotChecked):
+        # A model of unknown size may be a table of token pairs, which can do no better at any rate.
+        if not isinstance(finding, NotChecked) and (case.parameters is not None or finding.code != "bigram_plateau"):
             found += finding.evidence
     found = found or _lingering(case)
     if len(losses) >= 40:

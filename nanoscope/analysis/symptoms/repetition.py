@@ -38,7 +38,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
             return
     unique = case.need("dataset_tokens")
     per_update = case.need("tokens_per_update")
-    step = case.last_step or case.whole("max_iters") or 0
+    step = case.last_step
     epochs = per_update.value * step / unique.value
     if epochs < MANY:
         return

@@ -34,6 +34,7 @@ from nanoscope.message import msg
 
 CODES = ("lr_zero", "constant_loss", "dead_init", "lr_schedule_mismatch")
 
+USUAL_VOCABULARIES = (65, 256, 8192, 32000, 50257, 50304, 65536, 100277, 128256, 151936)
 SAME = 2e-4  # relative spread below which losses are the same number
 
 
@@ -52,8 +53,9 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if constant is None or (_digits(losses) < 3 and len(losses) - constant < 20 and not rate_is_zero):
         return
     yield _same(case, constant)
-    if not rate_is_zero and case.ln_vocab is not None and constant == 0 and abs(float(np.median(losses)) - case.ln_vocab) < 0.02:
-        yield _dead(case)
+    vocab = _uniform_over(case, float(np.median(losses)))
+    if not rate_is_zero and constant == 0 and vocab is not None:
+        yield _dead(case, vocab)
 
 
 def has_zero_rate(case: Case) -> bool:
@@ -84,6 +86,14 @@ def _digits(losses: np.ndarray) -> int:
         if np.allclose(few, np.round(few, decimals), rtol=0, atol=1e-9):
             return decimals
     return 4
+
+
+def _uniform_over(case: Case, loss: float) -> int | None:
+    """The vocabulary over which this loss is that of an even guess. One that is not known is taken from the usual ones where the loss is
+    its logarithm to four digits: a model that computes anything at all does not stand there by chance."""
+    if case.vocab_size is not None:
+        return int(case.vocab_size.value) if abs(loss - math.log(case.vocab_size.value)) < 0.02 else None
+    return next((size for size in USUAL_VOCABULARIES if abs(loss - math.log(size)) < 1e-4), None)
 
 
 def _zero_rate(case: Case) -> Iterator[Finding]:
@@ -191,15 +201,14 @@ def _same(case: Case, start: int) -> Finding:
     )
 
 
-def _dead(case: Case) -> Finding:
+def _dead(case: Case, vocab: int) -> Finding:
     steps, losses = case.losses
-    assert case.ln_vocab is not None
     evidence = Evidence(
         msg("loss"),
         float(np.median(losses)),
-        msg("below {level:nats} after a few steps", level=case.ln_vocab),
+        msg("below {level:nats} after a few steps", level=math.log(vocab)),
         places.steps(steps[0], steps[-1]),
-        msg("ln {vocab:count}: every token equally likely", vocab=round(math.exp(case.ln_vocab))),
+        msg("ln {vocab:count}: every token equally likely", vocab=vocab),
         "nats",
         int(steps[0]),
     )

@@ -39,10 +39,12 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if case.is_pretrained:
         return
     at = np.flatnonzero(np.isfinite(case.evals.val))
-    if not len(at):
+    per_byte = np.flatnonzero(np.isfinite(case.evals.val_bits_per_byte))
+    if not len(at) and not len(per_byte):
         yield NotChecked("too_good_to_be_true", msg("there is no val loss"))
         return
-    best = int(at[np.argmin(case.evals.val[at])])
+    # Some trainers tell of their val split in bits per byte alone.
+    best = int(at[np.argmin(case.evals.val[at])]) if len(at) else int(per_byte[np.argmin(case.evals.val_bits_per_byte[per_byte])])
     floor = _floor(case, best)
     if floor is not None:
         evidence, is_extreme = floor

@@ -1,8 +1,8 @@
 """Tables with a line of names: any CSV, Lightning's metrics.csv, a table pasted from a notebook or a page, an export of Weights & Biases.
 
 Names are read as `names.py` has them. The export names its columns `run - metric` and adds `__MIN` and `__MAX`: each run becomes a run,
-and those columns are left out. What the numbers mean is not known, save that a loss at step 0 tells that updates are counted before the
-row.
+and those columns are left out. A table of epochs without a step is counted in epochs, which `steps_are_epochs` says. What the numbers
+mean is not known, save that a loss at step 0 tells that updates are counted before the row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from nanoscope.interop.logs import table
 from nanoscope.interop.logs.door import Found
-from nanoscope.interop.logs.names import column_of
+from nanoscope.interop.logs.names import column_of, normalised
 from nanoscope.interop.logs.rows import Rows
 from nanoscope.interop.logs.text import Text
 from nanoscope.record.run import Words
@@ -32,6 +32,7 @@ def read_csv(text: str) -> dict[str, Found] | None:
     if head is None:
         return None
     line, delimiter, names = head
+    names, is_by_epoch = _with_step(names)
     body = [*text.split("\n", line), ""][line]
     numbered = ((number, _cells(row, delimiter)) for number, row in enumerate(body.split("\n"), line))
     kept = [(number, row) for number, row in numbered if len(row) == len(names)]
@@ -40,6 +41,8 @@ def read_csv(text: str) -> dict[str, Found] | None:
     source = Text(text)
     starts = source.line_starts[np.array([number for number, _ in kept], np.int64)]
     found = {run: _found(names, columns, run, starts, source) for run in _runs(names)}
+    for each in found.values() if is_by_epoch else ():
+        each.tell("steps_are_epochs", True, line, 0)
     return found if any(found.values()) else None
 
 
@@ -50,14 +53,20 @@ def _head(text: str) -> tuple[int, str, list[str]] | None:
             continue
         for delimiter in DELIMITERS:
             names = _cells(line, delimiter)
-            ours = {_column(name)[1] for name in names}
+            ours = {_column(name)[1] for name in _with_step(names)[0]}
             is_loose = delimiter in "| " or delimiter == "  "  # lines of prose are split by these too: only plain words are names then
             if is_loose and not all(_PLAIN.fullmatch(name) for name in names):
                 continue
             if "step" in ours and ours & {"loss", "val", "val_bits_per_byte"} and not any(_is_number(name) for name in names):
                 return number, delimiter, names
-        return None
     return None
+
+
+def _with_step(names: list[str]) -> tuple[list[str], bool]:
+    """The names, with the epoch for a step where there is no other, and whether it is."""
+    if any(_column(name)[1] == "step" for name in names) or not (epochs := [name for name in names if normalised(name) == "epoch"]):
+        return names, False
+    return ["step" if name == epochs[0] else name for name in names], True
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -3,9 +3,14 @@
     step 10 | loss 3.2011 | lr 1.0e-03 | 210.5 ms
     03:22:14 [INFO] [Rank 0] step: 289, loss: 0.4310, tokens_per_second: 76477.73, mfu: 37.59
 
-A row is a step's name and number, and then a loss by a name with one meaning (`names.py`). What the numbers mean is not known, and
-`Words` says so: whether the loss is a mean or a sample, what the time includes, what the MFU divides by. A trainer that prints a loss at
-step 0 counts the updates before the row; then our step is one more.
+    [43000] | gnorm 0.38 lr 0.000196 | loss 7.93
+    25/21150 (epoch 0.059), train_loss = 2.91823
+    [step=100/739328,epoch=0]
+        train/CrossEntropyLoss=6.031
+
+A row is a step's name and number (or its place in brackets, or before its epoch), and then a loss by a name with one meaning
+(`names.py`). What the numbers mean is not known, and `Words` says so: whether the loss is a mean or a sample, what the time includes,
+what the MFU divides by. A trainer that prints a loss at step 0 counts the updates before the row; then our step is one more.
 
 Rows of one program look alike, so a few of them are taken apart, made into patterns, and the rest is found by those; what fits none of
 them is taken apart too.
@@ -37,6 +42,13 @@ ANCHORS = tuple(
     re.compile(rf"{rest}(?<=[{first}]{rest})(?:(?<![\w.\-].{rest})|(?<=lobal[_ ].{rest})){more}s?{_NUMBERED}")
     for first, rest, more in (("Ss", "tep", ""), ("Ii", "ter", "(?:ation)?"), ("Uu", "pdate", ""))
 )
+PLACES = (
+    ("] | ", re.compile(r"\[(?P<step>\d{1,15}+)(?=\] \| )")),
+    (" (epoch ", re.compile(r"(?<![\w./:\-])(?P<step>\d{1,15}+)(?=/\d{1,15}+ \(epoch [\d.]{1,20}+\))")),
+)
+"""Rows that do not name their step; each with a sign without which a text is not searched."""
+OPEN_BLOCK = re.compile(r"\[step=[^\n]{0,80}\]\n(?:[ \t]{2,8}[A-Za-z][\w/.\-]{0,80}+=[^\n]{0,60}\n)*+")
+BLOCK = re.compile(r"\](?:\n[ \t]{2,8}[A-Za-z][\w/.\-]{0,80}+=[^\s]{1,40})++")  # `name=value` under a step, one a line
 PAIR = re.compile(
     r"(?<![\w.\-])([A-Za-z_][\w/.\-]{0,40}+(?: [A-Za-z_/\-]{1,20}+){0,3}?)(?: \((ms|s)\))?[\"']?(?: {0,8}+[:=] {0,8}+| {1,8}+)[\[\"'(`]?"
     rf"({NUMBER})(?: ?(ms|milliseconds|sec|seconds|s|%|MiB|GiB|MB|GB)(?![\w/])|(?!\w))"  # 16.8K is no number that is understood
@@ -59,18 +71,23 @@ MOST_PATTERNS = 6
 
 
 def find(source: Text) -> Found:
-    return table.split(find_table(source))
+    found = table.split(find_table(source))
+    for block in BLOCK.finditer(source.text) if "]\n  " in source.text and found else ():
+        found.understood += range(source.line_at(block.start()), source.line_at(block.end()) + 1)
+    return found
 
 
 def find_table(source: Text) -> Rows:
     """Every row with a step and a number that we have a column for."""
     text = source.text
-    by_word = [found for anchor in ANCHORS if (found := list(anchor.finditer(text)))]
+    anchored = (*ANCHORS, *(pattern for sign, pattern in PLACES if sign in text))
+    by_word = [found for anchor in anchored if (found := list(anchor.finditer(text)))]
     anchors = by_word[0] if len(by_word) == 1 else sorted(itertools.chain(*by_word), key=lambda match: match.start())
     starts = np.array([anchor.start() for anchor in anchors], np.int64)
     ends = np.append(source.piece_starts, len(text) + 1)[np.searchsorted(source.piece_starts, starts, side="right")] - 1
     ends = np.minimum(np.minimum(ends, np.append(starts[1:], len(text))), starts + LONGEST)
-    alike = [find_rows(pattern, source) for pattern in _learnt(text, anchors, ends)]
+    ends = _with_blocks(text, starts, ends)
+    alike = [_at_anchors(find_rows(pattern, source), starts + source.offset) for pattern in _learnt(text, anchors, ends)]
     digits = np.concatenate([[0], np.cumsum((source.codes >= ord("0")) & (source.codes <= ord("9")), dtype=np.int32)])
     behind = np.array([anchor.end() for anchor in anchors], np.int64)
     is_left = (ends - starts >= SHORTEST) & (digits[np.maximum(ends, behind)] > digits[behind])
@@ -85,6 +102,23 @@ def find_table(source: Text) -> Rows:
             records.append(record)
             places.append(anchors[index].start())
     return joined([*alike, from_records(records, places, source, steps)])
+
+
+def _at_anchors(rows: Rows, starts: np.ndarray) -> Rows:
+    """A pattern knows less than the anchor that it was learnt from, and may match elsewhere too."""
+    is_one = np.isin(rows.at, starts)
+    return rows if is_one.all() else rows.take(np.flatnonzero(is_one))
+
+
+def _with_blocks(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Ends of rows that go on below their line."""
+    blocks = list(BLOCK.finditer(text)) if "]\n  " in text else []
+    if not blocks or not len(starts):
+        return ends
+    heads, tails = (np.array([getattr(block, side)() for block in blocks], np.int64) for side in ("start", "end"))
+    of = np.minimum(np.searchsorted(heads, starts), len(blocks) - 1)
+    is_head = (heads[of] >= starts) & (heads[of] <= ends)
+    return np.where(is_head, tails[of], ends)
 
 
 def numbers_in(text: str, start: int, end: int) -> dict[str, str | float]:
@@ -133,4 +167,4 @@ def _learnt(text: str, anchors: list[re.Match[str]], ends: np.ndarray) -> list[r
     return [re.compile(source) for source, count in seen.most_common(MOST_PATTERNS) if count > 1]
 
 
-DOOR = Door("key-value", WORDS, signs=("tep", "ter", "pdate"), find=find, is_general=True)
+DOOR = Door("key-value", WORDS, signs=("tep", "ter", "pdate", *(sign for sign, _ in PLACES)), find=find, is_general=True)

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 STEP = frozenset(
-    "step iter iteration global_step _step iters steps step_num iter_num n_iter it update updates num_updates train_step".split()
+    """step iter iteration global_step _step iters steps step_num iter_num n_iter it update updates num_updates train_step
+    current_steps current_step""".split()
 )
 
 COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(
         """loss train_loss training_loss loss_train trl lm_loss train_lm_loss train_loss_step reduced_train_loss train_ce_loss ce_loss
-        train_cross_entropy
+        train_cross_entropy train_cross_entropy_loss
         batch_loss avg_loss mean_loss cross_entropy""".split(),
         "loss",
     ),
@@ -101,6 +102,8 @@ def column_of(name: str) -> str:
         return "step"
     if plain in COLUMNS or "/" not in name:
         return COLUMNS.get(plain, "")
+    if "/device/" in name:
+        return ""  # of one device; our speed is that of all
     # In `perf/mfu` the last part says what it is; in `aux/loss` it does not say which.
     last = COLUMNS.get(normalised(name.rpartition("/")[2]), "")
     return last if last in ("mfu", "rate", "grad_norm", "tokens_per_s", "loss_scale") else ""

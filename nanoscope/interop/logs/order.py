@@ -1,6 +1,7 @@
 """Which rows of a text belong together: copies and ranks, attempts that began again, and several runs in one text.
 
-- A row printed twice is one row: exactly the same, or the same step drawn again with more fields.
+- A row printed twice is one row: exactly the same, or the same step drawn again with more fields. What two lines in a row say of one
+  step, each something else, is one row too.
 - Several ranks that print the same steps, with or without a prefix, are one run: the lowest rank's rows stay.
 - A step number that goes back is a new attempt of the same run when the text says that it was resumed, when the attempt before ended in
   an error, or when it begins in the midst of what was done; or when the attempt before got less far. It is another run when the attempt
@@ -108,10 +109,31 @@ def _each_once(rows: Rows, cleaned: Cleaned) -> Rows:
     _, index, counts = np.unique(rows.printed, return_inverse=True, return_counts=True)
     if counts.max() == 1:
         return rows
+    rows = _told_in_parts(rows)
+    _, index, counts = np.unique(rows.printed, return_inverse=True, return_counts=True)
     repeated = np.flatnonzero(counts[index] > 1)
     rows = _without_exact_copies(rows, repeated, cleaned)
     rows = _without_redraws(rows, cleaned)
     return _without_unnamed_ranks(rows, cleaned)
+
+
+def _told_in_parts(rows: Rows) -> Rows:
+    """Of two neighbours with one number of which only one tells a loss, and which agree where both speak, one row is made."""
+    table = np.stack([rows.columns[name] for name in rows.columns], axis=1) if rows.columns else np.zeros((len(rows), 0))
+    if len(rows) < 2 or "loss" not in rows.columns:
+        return rows
+    has_loss = ~np.isnan(rows.column("loss")) | rows.not_finite.get("loss", np.zeros(len(rows), bool))
+    agree = (np.isnan(table[:-1]) | np.isnan(table[1:]) | np.isclose(table[:-1], table[1:], rtol=1e-3)).all(axis=1)
+    parts = np.flatnonzero((np.diff(rows.printed) == 0) & (has_loss[:-1] != has_loss[1:]) & agree)
+    parts = parts[np.append(True, np.diff(parts) > 1)] if len(parts) else parts
+    if not len(parts):
+        return rows
+    kept, gone = np.where(has_loss[parts], parts, parts + 1), np.where(has_loss[parts], parts + 1, parts)
+    for values in rows.columns.values():
+        values[kept] = np.where(np.isnan(values[kept]), values[gone], values[kept])
+    for strange in rows.not_finite.values():
+        strange[kept] |= strange[gone]
+    return rows.take(np.setdiff1d(np.arange(len(rows)), gone))
 
 
 def _without_exact_copies(rows: Rows, repeated: np.ndarray, cleaned: Cleaned) -> Rows:

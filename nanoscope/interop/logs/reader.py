@@ -57,7 +57,7 @@ class LogReader:
     def runs(self, *, whole: bool = True) -> list[Run]:
         """The runs so far. With `whole=False` a last line (or redraw) without its end is left for the next time."""
         text = "".join(self._waiting)
-        end = len(text) if whole else max(text.rfind("\n"), text.rfind("\r")) + 1
+        end = len(text) if whole else _end_of_rows(text)
         text, rest = text[:end], text[end:]
         if text:
             self._waiting = [rest] if rest else []
@@ -105,6 +105,15 @@ class LogReader:
         for index in np.flatnonzero(is_said)[: EXAMPLES - len(self._examples)].tolist():
             start = int(source.line_starts[index])
             self._examples.append(source.text[start : start + LONGEST_EXAMPLE].split("\n", 1)[0].strip())
+
+
+def _end_of_rows(text: str) -> int:
+    """Behind the last whole line; before a row whose names stand below it, one a line, as long as more of them may come."""
+    end = max(text.rfind("\n"), text.rfind("\r")) + 1
+    head = text.rfind("[step=", 0, end)
+    if head < 0 or not keyvalue.OPEN_BLOCK.fullmatch(text, head, end):
+        return end
+    return text.rfind("\n", 0, head) + 1
 
 
 def _take_other_evals(source: Text, found: Found, door: Door | None) -> None:

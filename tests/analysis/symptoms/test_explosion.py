@@ -50,7 +50,8 @@ def test_a_rise_at_a_resume_belongs_to_the_resume():
 def test_a_rise_shown_batch_by_batch_needs_two_evaluations():
     rng = np.random.default_rng(0)
     hard = 0.3 * rng.standard_normal(10)  # some batches are harder than others, in every evaluation
-    run = make(np.linspace(4, 3.1, 60), evals=[(10 * i, v, v) for i, v in enumerate([4.5, 3.4, 3.2, 3.1, 3.0, 3.33, 3.36])])
+    losses = np.r_[np.linspace(4, 3.0, 40), np.linspace(3.0, 3.36, 20)]
+    run = make(losses, evals=[(10 * i, v, v) for i, v in enumerate([4.5, 3.4, 3.2, 3.1, 3.0, 3.33, 3.36])])
     kept = tuple(v + hard + 0.01 * rng.standard_normal(10) for v in run.evals.val)
     run = dataclasses.replace(run, evals=dataclasses.replace(run.evals, batches=("same",) * 7, val_batch_losses=kept))
     assert "loss_divergence" in sure(run, "explosion")
@@ -58,3 +59,17 @@ def test_a_rise_shown_batch_by_batch_needs_two_evaluations():
         run, evals=dataclasses.replace(run.evals, val_batch_losses=tuple(kept[4] + 0.01 * rng.standard_normal(10) for _ in kept))
     )
     assert "loss_divergence" not in sure(calm, "explosion")
+
+    learnt = dataclasses.replace(run, steps=dataclasses.replace(run.steps, loss=np.linspace(4, 0.5, 60)))
+    assert "loss_divergence" not in sure(learnt, "explosion")  # what is trained on falls: the updates do what they should
+
+
+def test_both_splits_of_two_evaluations_do_not_rise_together_by_chance():
+    assert "loss_divergence" in sure(make(evals=[(1, 2.76, 2.757), (2, 6.228, 6.22)]))
+    assert "loss_divergence" not in sure(make(evals=[(1, 2.76, 2.757), (2, 2.1, 6.22)]))  # val alone: another finding
+    assert "loss_divergence" not in sure(make(evals=[(1, 2.76, 2.757), (2, 3.1, 3.2)]))  # too little for so few points
+
+
+def test_a_val_loss_alone_that_rises_may_be_either():
+    evals = [(100 * i, np.nan, v) for i, v in enumerate([4.0, 2.0, 1.8, 1.75, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9], 1)]
+    assert "loss_divergence" not in sure(make(evals=evals), "explosion")

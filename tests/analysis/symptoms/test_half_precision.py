@@ -54,3 +54,10 @@ def test_a_loss_scale_below_one_is_certain():
 
 def test_a_sound_float16_run_has_nothing():
     assert not sure(fp16(curve(200)[1]), "half_precision")
+
+
+def test_a_loss_scale_that_ends_at_one_has_nowhere_left_to_go():
+    steps, losses = curve(40, every=10)
+    scale = np.r_[np.full(25, 65536.0), 65536.0 / 8.0 ** np.arange(1, 6), np.ones(10)]
+    assert "fp16_overflow" in sure(make(losses, steps, dtype="float16", columns={"loss_scale": scale}), "half_precision")
+    assert not sure(make(losses, steps, dtype="float16", columns={"loss_scale": np.ones(40)}), "half_precision")  # not scaled at all

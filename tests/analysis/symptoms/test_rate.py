@@ -42,3 +42,9 @@ def test_a_rate_far_too_low_at_the_bigram_level():
 def test_the_table_is_gpt_3_s_at_its_own_sizes():
     assert usual_rate(1.25e8) == np.float64(6e-4) or abs(usual_rate(1.25e8) - 6e-4) < 1e-9
     assert abs(usual_rate(1.3e9) - 2e-4) < 1e-9
+
+
+def test_a_model_of_unknown_size_that_stands_at_token_pairs_is_not_blamed_on_its_rate():
+    steps, losses = char_curve(300, end=2.47)
+    losses[60:] = 2.47 + 0.01 * np.random.default_rng(0).standard_normal(240)
+    assert not sure(make(losses, steps, dataset="shakespeare_char", learning_rate=1e-2), "rate")

@@ -1,7 +1,7 @@
 import pytest
 
 from nanoscope.analysis.symptoms.repetition import worth
-from symptoms.build import GPU_DEMO, found, make
+from symptoms.build import GPU_DEMO, found, make, sure
 
 
 @pytest.mark.parametrize(("epochs", "share"), [(1, 1.0), (2, 0.98), (4, 0.93), (8, 0.83), (16, 0.66), (32, 0.45), (64, 0.25)])
@@ -24,3 +24,7 @@ def test_batches_known_by_heart_beside_a_split_that_is_not():
     falling = [4.0 - 3.5 * step / 300 for step in range(1, 301)]
     assert "same few batches" in str(found(make(falling, evals=evals), "repetition")["data_repeated"].claim)
     assert not found(make([3.6] * 300, evals=evals), "repetition")
+
+
+def test_steps_that_are_only_planned_have_read_nothing():
+    assert not sure(make(evals=[(0, 4.2, 4.2)], dataset_tokens=1000, tokens_per_update=1000, max_iters=5000), "repetition")

@@ -41,3 +41,8 @@ def test_a_run_that_came_back_to_chance_had_learned():
     rng = np.random.default_rng(0)
     losses = np.r_[np.linspace(4.17, 2.0, 100), np.full(200, math.log(65))] + 0.01 * rng.standard_normal(300)
     assert "dead_init" not in sure(make(losses, rate=1e-3, vocab_size=65), "standstill")
+
+
+def test_an_even_guess_is_known_by_its_loss_where_no_vocabulary_is_told():
+    assert "dead_init" in sure(make(np.full(30, 10.8259), np.arange(100, 130)), "standstill")  # ln 50,304
+    assert "dead_init" not in sure(make(np.full(30, 10.8120), np.arange(100, 130)), "standstill")

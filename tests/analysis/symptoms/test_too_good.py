@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 
 from symptoms.build import GPU_DEMO, found, make, sure
@@ -50,3 +52,11 @@ def test_web_text_below_what_the_size_can_reach():
     known = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50304, "dataset": "fineweb"}
     assert "too_good_to_be_true" in sure(make(evals=[(10000, 2.1, 2.1)], **known), "too_good")
     assert not found(make(evals=[(10000, 3.28, 3.28)], **known), "too_good")
+
+
+def test_bits_per_byte_alone_are_enough():
+    run = make(evals=[(100 * i, np.nan, np.nan) for i in range(1, 6)], vocab_size=65536)
+    low = dataclasses.replace(run, evals=dataclasses.replace(run.evals, val_bits_per_byte=np.array([1.2, 0.8, 0.4, 0.2, 0.1])))
+    assert "too_good_to_be_true" in sure(low, "too_good")
+    fair = dataclasses.replace(run, evals=dataclasses.replace(run.evals, val_bits_per_byte=np.array([1.2, 1.1, 1.0, 0.9, 0.85])))
+    assert not sure(fair, "too_good")

@@ -211,10 +211,52 @@ WANDB_EXPORT = (
     '"100","5.5","5.5","5.5","6.25"\n'
 )
 
+LITGPT_2023 = """\
+iter 14 | step 7: loss 6.2211, iter time: 75.10 ms
+iter 15 | step 7: loss 6.1511, iter time: 75.30 ms
+iter 16 | step 8: loss 6.1042, iter time: 96.31 ms (optimizer.step)
+iter 16: val loss 6.0110, val time: 3778.02 ms
+"""
+
+BRACKETS = """\
+I0705 02:01:34.198068 140514656708352 train_gpu.py:303] [500] | gnorm 0.38 lr 0.000196 | loss 7.93 | pplx 2779.43, bpc 11.4406
+I0705 02:06:48.962699 140514656708352 train_gpu.py:303] [1000] | gnorm 0.60 lr 0.000196 | loss 7.81 | pplx 2465.13, bpc 11.2675
+"""
+
+OF_ALL = """\
+1/21150 (epoch 0.002), train_loss = 4.19766416, grad/param norm = 4.5006e-01, time/batch = 0.2520s
+26/21150 (epoch 0.061), train_loss = 3.10144325, grad/param norm = 1.2006e-01, time/batch = 0.1220s
+"""
+
+BLOCKS = """\
+2024-04-01 10:00:12.123\tnode-1:0\tolmo.train:910\tINFO\t[step=10/739328,epoch=0]
+    optim/total_grad_norm=12.5000
+    train/CrossEntropyLoss=10.2510
+    throughput/device/tokens_per_second=7400
+2024-04-01 10:01:12.123\tnode-1:0\tolmo.train:910\tINFO\t[step=20/739328,epoch=0]
+    optim/total_grad_norm=4.2500
+    train/CrossEntropyLoss=9.1250
+    throughput/device/tokens_per_second=7410
+"""
+
+TWO_LINES = """\
+[2023-05-01 11:00:01,001] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[6e-06], mom=[[0.9, 0.95]]
+ samples/sec: 150.100 | iteration       10/  320000 | learning rate: 6.000E-06 | lm_loss: 1.045000E+01 | loss scale: 65536.0 |
+[2023-05-01 11:01:01,001] [INFO] [logging.py:96:log_dist] [Rank 0] step=20, skipped=0, lr=[1.2e-05], mom=[[0.9, 0.95]]
+ samples/sec: 150.200 | iteration       20/  320000 | learning rate: 1.200E-05 | lm_loss: 9.250000E+00 | loss scale: 65536.0 |
+[2023-05-01 11:02:01,001] [INFO] [logging.py:96:log_dist] [Rank 0] step=30, skipped=0, lr=[1.8e-05], mom=[[0.9, 0.95]]
+ samples/sec: 150.300 | iteration       30/  320000 | learning rate: 1.800E-05 | lm_loss: 8.500000E+00 | loss scale: 32768.0 |
+"""
+
+EPOCH_TABLE = (
+    "Total time: 110:29:25\nepoch\ttrain_loss\tvalid_loss\taccuracy\n1\t2.760716\t2.756633\t0.442434\n2\t6.228361\t6.220452\t0.076458\n"
+)
+
 ALL = {
     "nanogpt": NANOGPT, "llama2c": LLAMA2C, "nanoscope": NANOSCOPE, "nanochat": NANOCHAT_2025, "nanochat 2026": NANOCHAT_2026,
     "autoresearch": AUTORESEARCH, "llm.c": LLMC_CONSOLE, "llm.c main.log": LLMC_MAIN_LOG, "llm.c torch": LLMC_TORCH, "llm.c c": LLMC_C,
     "modded-nanogpt": MODDED, "modded-nanogpt 2024": MODDED_2024, "build-nanogpt": BUILD_NANOGPT, "build-nanogpt log": BUILD_NANOGPT_LOG,
     "litgpt": LITGPT, "torchtitan": TORCHTITAN, "hf-trainer": HF_TRAINER, "hf state": HF_STATE, "tqdm": LIGHTNING, "key-value": KEY_VALUE,
     "plain": PLAIN_LINES, "jsonl": JSON_LINES, "csv": CSV, "wandb export": WANDB_EXPORT,
+    "litgpt 2023": LITGPT_2023, "brackets": BRACKETS, "of all": OF_ALL, "blocks": BLOCKS, "two lines": TWO_LINES, "epoch table": EPOCH_TABLE,
 }  # fmt: skip

@@ -372,3 +372,44 @@ def test_an_mfu_may_be_padded():
 def test_bars_with_epochs_are_read_as_bars():
     text = "".join(f"\rEpoch 0:   0%|          | {k}/900 [00:02<10:20,  1.19it/s, v_num=12, train_loss=10.{k}]" for k in range(10, 40))
     assert read_log(text).words.trainer == "tqdm"
+
+
+def test_litgpt_of_2023_prints_every_micro_batch_and_the_last_of_an_update_counts():
+    run = read_log(samples.LITGPT_2023)
+    assert run.words.trainer == "litgpt" and steps(run) == [7, 8] and run.steps.loss.tolist() == [6.1511, 6.1042]
+    assert run.evals.step.tolist() == [8] and run.evals.val.tolist() == [6.0110]
+    assert run.reading.duplicates == 0 and run.reading.ranks == 1 and run.reading.not_understood == 0
+
+
+def test_a_step_in_brackets_or_before_its_epoch():
+    run = read_log(samples.BRACKETS)
+    assert steps(run) == [500, 1000] and run.steps.loss.tolist() == [7.93, 7.81]
+    assert run.steps.grad_norm.tolist() == [0.38, 0.60] and run.steps.rate.tolist() == [0.000196] * 2
+    run = read_log(samples.OF_ALL)
+    assert steps(run) == [1, 26] and run.steps.loss.tolist() == [4.19766416, 3.10144325]
+
+
+def test_names_below_a_step_belong_to_it():
+    run = read_log(samples.BLOCKS)
+    assert steps(run) == [10, 20] and run.steps.loss.tolist() == [10.2510, 9.1250] and run.steps.grad_norm.tolist() == [12.5, 4.25]
+    assert np.isnan(run.steps.tokens_per_s).all()  # of one device
+    assert run.reading.not_understood == 0
+
+
+def test_two_lines_that_each_say_something_of_a_step_are_one_row():
+    run = read_log(samples.TWO_LINES)
+    assert steps(run) == [10, 20, 30] and run.steps.loss.tolist() == [10.45, 9.25, 8.5]
+    assert run.steps.loss_scale.tolist() == [65536, 65536, 32768] and run.steps.rate[0] == 6e-6
+    assert run.reading.duplicates == 0 and run.reading.ranks == 1
+
+
+def test_a_table_of_epochs_is_counted_in_epochs():
+    run = read_log(samples.EPOCH_TABLE)
+    assert run.evals.step.tolist() == [1, 2] and run.evals.train.tolist() == [2.760716, 6.228361]
+    assert run.get("steps_are_epochs") is True
+
+
+def test_llama_factorys_own_record():
+    lines = '{"current_steps": 1, "total_steps": 42, "loss": 1.4653, "learning_rate": 0.0}\n{"current_steps": 2, "loss": 1.5467, "learning_rate": 0.0}\n'
+    run = read_log(lines)
+    assert steps(run) == [1, 2] and run.steps.loss.tolist() == [1.4653, 1.5467] and run.steps.rate.tolist() == [0.0, 0.0]

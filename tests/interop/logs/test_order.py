@@ -196,7 +196,7 @@ def test_an_empty_text_is_a_run_of_which_only_the_config_is_known():
 
 def test_reading_a_log_as_it_grows_comes_to_the_same(tmp_path):
     for name, text in samples.ALL.items():
-        if name in ("hf state", "csv", "wandb export"):
+        if name in ("hf state", "csv", "wandb export", "epoch table"):
             continue
         reader = LogReader()
         for at in range(0, len(text), 97):
@@ -241,3 +241,13 @@ def test_a_resume_stands_where_its_words_stand(words):
     text = "".join(row.format(2 - k / 10, k) for k in range(1, 5)) + words + "\n" + "".join(row.format(3 - k / 10, k) for k in range(5, 9))
     [mark] = [mark for mark in read_log(text).marks if mark.kind == "resume"]
     assert mark.step == 4
+
+
+def test_a_row_with_names_below_it_is_read_when_it_is_whole():
+    block = "INFO [step={k}/500,epoch=0]\n    optim/total_grad_norm=0.5\n    train/CrossEntropyLoss={x}\n"
+    text = "".join(block.format(k=k, x=5 - k / 100) for k in range(1, 60))
+    reader = LogReader()
+    for line in text.splitlines(keepends=True):
+        reader.feed(line)
+        reader.runs(whole=False)
+    assert reader.runs()[-1].steps.loss.tolist() == [5 - k / 100 for k in range(1, 60)]
