@@ -1,7 +1,7 @@
 """Records the runs that bench/forecast.py and bench/compare_noise.py look at: many small ones, each trained by the project's own loop.
 
-    python bench/recorded.py forecast FOLDER [--seconds=N]        32 runs, four schedules, two corpora, both architectures
-    python bench/recorded.py tuning FOLDER                        8 others, on which the constants of the forecast may be chosen
+    python bench/recorded.py forecast FOLDER [--seconds=N]        24 runs, four schedules, two corpora, both architectures
+    python bench/recorded.py tuning FOLDER                        40 others, on which the constants of the forecast may be chosen
     python bench/recorded.py seeds FOLDER                         30 runs: three configs, ten seeds each
 
 Runs that are there already are left alone, so it can be stopped and started again, and several processes may share the work: a run that
@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +27,17 @@ SCHEDULES = {
     "constant": {"schedule": "wsd", "decay_frac": 0.0},
 }
 SIZES = (  # layers, heads, width, context, sequences, updates, learning rate
+    (1, 2, 64, 32, 16, 1800, 2.5e-3),
+    (2, 4, 64, 48, 16, 1260, 3e-3),
+)
+MODERN = (1, 2, 64, 48, 16, 720, 4e-3)
+TUNING_SIZES = (
     (1, 2, 48, 32, 16, 1440, 3e-3),
     (2, 2, 64, 64, 12, 1080, 2e-3),
     (1, 4, 96, 48, 16, 1260, 1.5e-3),
+    (2, 2, 48, 48, 12, 900, 2.5e-3),
 )
-MODERN = (2, 2, 64, 64, 12, 720, 4e-3)
-TUNING_SIZES = ((2, 2, 48, 48, 12, 900, 2.5e-3), (1, 2, 64, 64, 8, 1080, 2e-3))
+TUNING_MODERN = (2, 2, 64, 64, 12, 720, 4e-3)
 SEED_SIZES = ((1, 2, 48, 32, 16, 720, 3e-3), (2, 2, 64, 64, 12, 540, 2e-3), (1, 4, 96, 48, 16, 900, 1.5e-3))
 SEEDS = 10
 EVALUATIONS = 36  # of a forecast run; of the seeds' runs a third
@@ -45,25 +50,21 @@ class Spec:
 
 
 def forecast_specs() -> Iterator[Spec]:
-    for corpus in ("shakespeare_char", "pydocs"):
-        for size in SIZES:
-            for name, schedule in SCHEDULES.items():
-                yield spec(f"{corpus}-{_word(size)}-{name}", size, corpus, schedule, seed=11)
-        for name, schedule in SCHEDULES.items():
-            yield spec(
-                f"{corpus}-modern-{_word(MODERN)}-{name}",
-                MODERN,
-                corpus,
-                {**schedule, "arch": "modern", "optimizer": "muon", "ngram_rows": 512},
-                seed=12,
-            )
+    yield from _specs(SIZES, MODERN, seed=21)
 
 
 def tuning_specs() -> Iterator[Spec]:
     """Other sizes, lengths and seeds than those of `forecast_specs`."""
-    for corpus, size in zip(("shakespeare_char", "pydocs"), TUNING_SIZES, strict=True):
+    yield from _specs(TUNING_SIZES, TUNING_MODERN, seed=11)
+
+
+def _specs(sizes: Sequence[tuple], modern: tuple, seed: int) -> Iterator[Spec]:
+    for corpus in ("shakespeare_char", "pydocs"):
         for name, schedule in SCHEDULES.items():
-            yield spec(f"{corpus}-{_word(size)}-{name}", size, corpus, schedule, seed=3)
+            for size in sizes:
+                yield spec(f"{corpus}-{_word(size)}-{name}", size, corpus, schedule, seed)
+            with_muon = {**schedule, "arch": "modern", "optimizer": "muon", "ngram_rows": 512}
+            yield spec(f"{corpus}-modern-{_word(modern)}-{name}", modern, corpus, with_muon, seed + 1)
 
 
 def seed_specs() -> Iterator[Spec]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoscope.analysis.case import Case
-from nanoscope.analysis.forecast_law import FEWEST, Progress, draws_of
+from nanoscope.analysis.forecast_law import ADAM, FEWEST, MUON, Progress, draws_of
 from nanoscope.analysis.statistics import block_medians, noise_of, trend
 from nanoscope.message import Message, msg
 from nanoscope.record.run import Run
@@ -26,7 +26,7 @@ COVERAGE = 0.8
 WARMED_UP = 3.0  # warm-ups: before, the curve is that of the warm-up
 MANY_EPOCHS = 4.0
 OVERFIT = 3.0  # standard errors above its minimum
-PAST_BIGRAM = 0.08  # nats: a young model first learns which token follows which, and rests there; beyond, it has found more
+PAST_BIGRAM = 0.1  # nats: a young model first learns which token follows which, and rests there; beyond, it has found more
 FAR_FROM_BIGRAM = 1.25  # times what was seen: a nearer end is near in loss, too
 BLOCKS = 40
 MOST_POINTS = 96
@@ -283,7 +283,7 @@ def _forecast(case: Case, rates: Rates, points: Points, target: int) -> Forecast
     wanted = np.unique(np.linspace(min(last, target), target, CURVE).astype(int))
     # A curve that was shifted to one evaluation stands as badly as that one and the stretch beside it are known.
     shift_error = (noise_of(points.step, points.loss) or 0.0) if points.offset else 0.0
-    found = draws_of(seen, planned, points.step, points.loss, wanted, shift_error)
+    found = draws_of(seen, planned, points.step, points.loss, wanted, MUON if case.text("optimizer") == "muon" else ADAM, shift_error)
     if found is None:
         return Refusal("no_law", msg("the recent points do not fall, so there is nothing to continue"))
     low, high = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2

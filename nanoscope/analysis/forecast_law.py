@@ -15,15 +15,25 @@ from dataclasses import dataclass
 import numpy as np
 
 EXPONENTS = np.array([-1.5, -1.0, -0.7, -0.5, -0.3, -0.15, 0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3])
-GAINS = np.linspace(0.0, 4.0, 17)
-"""c over the curve's slope per e-fold of S: what a full decay of the learning rate wins, in e-folds of training."""
+GAINS = np.linspace(0.0, 2.0, 17)
+"""c over the curve's slope per e-fold of S, as shares of `Habits.gain`."""
 DELAYS = (0.15, 0.4)  # of a fall of the rate to take effect, as shares of S at the last point seen
 
 EXPONENT, EXPONENT_SPREAD = 0.25, 0.8  # the centre, and the spread of its logarithm
 GATHERING_WEIGHT, GATHERING_SPREAD = 0.3, 0.5
 """Of exponents below zero: a loss that falls faster with every e-fold, as it does before a young model has found what there is to learn."""
-GAIN, GAIN_SPREAD = 2.0, 0.7
-"""What runs are like, chosen on small models that `bench/recorded.py tuning` and `seeds` train; the runs of bench/forecast.py are others."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What runs with an optimizer are like: the e-folds of training that a full decay of the rate wins, and how much that varies."""
+
+    gain: float
+    gain_spread: float
+
+
+ADAM, MUON = Habits(2.0, 0.7), Habits(4.0, 1.5)
+"""Chosen on small models that `bench/recorded.py tuning` and `seeds` train; the runs of bench/forecast.py are others."""
 
 WINDOWS = (3.0, 4.0, 6.0, 10.0)
 """Points count from a third of S on, as older ones belong to another regime; where they are few, from further back."""
@@ -84,8 +94,9 @@ class Draws:
 
 
 def draws_of(
-    seen: Progress, planned: Progress, steps: np.ndarray, losses: np.ndarray, wanted: np.ndarray, shift_error: float = 0.0, seed: int = 0
-) -> Draws | None:
+    seen: Progress, planned: Progress, steps: np.ndarray, losses: np.ndarray, wanted: np.ndarray, habits: Habits = ADAM,
+    shift_error: float = 0.0, seed: int = 0,
+) -> Draws | None:  # fmt: skip
     """Losses at the steps `wanted` under the rates `planned`, from the points (steps, losses) seen under the rates `seen`, which all may be
     too high or too low by `shift_error`.
 
@@ -101,7 +112,7 @@ def draws_of(
         effect, effect_planned = seen.effect(delay * S[-1])[steps][inside], planned.effect(delay * S[-1])[wanted]
         for b in EXPONENTS:
             power, power_planned = _fallen(x / x[-1], b), _fallen(np.maximum(S_planned, 1e-9) / x[-1], b)
-            for gain in GAINS:
+            for gain in GAINS * habits.gain:
                 column, future = power - gain * effect, power_planned - gain * effect_planned
                 design = np.stack([np.ones(n), column], axis=1)
                 solve = np.linalg.pinv(design)
@@ -110,7 +121,7 @@ def draws_of(
                 projections.append(np.stack([np.ones(len(future)), future], axis=1) @ solve + now)
                 residuals.append(left)
                 slopes.append(solve[1])
-                weights.append(_prior(b, gain))
+                weights.append(_prior(b, gain, habits))
     return _drawn(np.array(projections), np.array(residuals), np.array(weights), np.array(slopes), y, shift_error, seed)
 
 
@@ -119,12 +130,12 @@ def _fallen(x: np.ndarray, b: float) -> np.ndarray:
     return -np.log(x) if b == 0 else (x**-b - 1) / b
 
 
-def _prior(b: float, gain: float) -> float:
+def _prior(b: float, gain: float, habits: Habits) -> float:
     if b > 0:
         exponent = np.exp(-0.5 * (np.log(b / EXPONENT) / EXPONENT_SPREAD) ** 2)
     else:
         exponent = GATHERING_WEIGHT * np.exp(-0.5 * (b / GATHERING_SPREAD) ** 2)
-    return float(exponent * np.exp(-0.5 * ((gain - GAIN) / GAIN_SPREAD) ** 2))
+    return float(exponent * np.exp(-0.5 * ((gain - habits.gain) / habits.gain_spread) ** 2))
 
 
 def _drawn(
@@ -145,7 +156,7 @@ def _drawn(
     drawn = np.einsum("dsn,dn->ds", projections[chosen], resampled)
     change = np.abs(np.median(drawn, axis=0) - y[-3:].mean())
     unmodelled = UNMODELLED * (1 + (FEW_POINTS / n) ** 2) * change
-    drawn = drawn + rng.standard_normal((DRAWS, 1)) * np.sqrt(unmodelled**2 + SMALLEST_NOISE**2 + shift_error**2)
+    drawn = drawn + rng.standard_normal((DRAWS, 1)) * np.sqrt(unmodelled**2 + noise + shift_error**2)  # one evaluation has its own noise
     return Draws(drawn, n, float(np.sqrt(misfit[best])))
 
 
