@@ -23,7 +23,9 @@ from typing import Any
 
 TASKS: dict[str, dict[str, Any]] = {
     "demo": {"shape": {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64}, "vocab": 65, "texts": 4, "prompt": 1, "new": 500},
-    "124m": {"shape": {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024}, "vocab": 50304, "texts": 1, "prompt": 512, "new": 200},
+    "124m": {
+        "shape": {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024}, "vocab": 50304, "texts": 1, "prompt": 512, "new": 200,
+    },
 }  # fmt: skip
 ENDS = 20  # tokens of nanoGPT's that are timed at each end of a long text
 TASTE = {"temperature": 0.8, "top_k": 200}
