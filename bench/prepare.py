@@ -5,9 +5,9 @@
     python bench/prepare.py parquet [--megabytes=1000]  a parquet file of local text, end to end, by stage
 
 The text is what the machine has: documentation of the system, sources and documentation of Python and its packages, each file once, and no
-file of which most lines were in an earlier one. `speed` times all of `prepare` (reading, hashing, facts, syncing to disk), but of nanoGPT's
-way only what cannot be left out: `encode_ordinary` and the end of text for each document in a pool of processes, and the tokens written in
-one piece. The pool has the texts in memory before the clock starts, and hands back arrays, not lists: the real script is slower.
+file of which most lines were in an earlier one. `speed` times both from the same parquet file to token files on disk: all of `prepare`
+(hashing, facts and syncing too), but of nanoGPT's way only what cannot be left out: reading, `encode_ordinary` and the end of text for each
+document in a pool of processes, and the tokens written in one piece. The pool hands back arrays, not lists: the real script is slower.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def nanogpts_way(folder: Path) -> None:
     from nanoscope.data.tokenizers import GPT2Tokenizer
 
     global TEXTS, ENCODING
-    TEXTS = pyarrow.parquet.read_table(folder / "text.parquet", columns=["text"])["text"].to_pylist()
     ENCODING = GPT2Tokenizer().encoding
     started, used = time.perf_counter(), cpu_seconds()
+    TEXTS = pyarrow.parquet.read_table(folder / "text.parquet", columns=["text"])["text"].to_pylist()
     with multiprocessing.get_context("fork").Pool(cores()) as pool:
         ids = list(pool.imap(_encode_one, range(len(TEXTS)), chunksize=64))
         pool.close()

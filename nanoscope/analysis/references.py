@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nanoscope.config.preset import named_preset
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -29,6 +31,12 @@ class Reference:
     notes: tuple[str, ...] = field(default=())
 
 
+def _recorded(preset: str) -> tuple[tuple[int, float], ...]:
+    """The curve that the preset carries."""
+    known = named_preset(preset)
+    return tuple((step, mean) for step, mean, _ in known.curve if step) if known is not None else ()
+
+
 REFERENCES = (
     Reference(
         "nanoGPT shakespeare_char", "nanoGPT README; issues 211 and 493", "shakespeare_char", n_layer=6, n_embd=384, block_size=256,
@@ -36,8 +44,9 @@ REFERENCES = (
         tokens_at_end=81.9e6,
     ),
     Reference(
-        "nanoGPT shakespeare_char on a CPU", "nanoGPT README", "shakespeare_char", n_layer=4, n_embd=128, block_size=64,
-        tokens_per_update=768, end_val=1.88, end_step=2_000, spread=0.03, tokens_at_end=1.536e6,
+        "nanoGPT shakespeare_char on a CPU", "nanoGPT README; steps by bench/curves.py", "shakespeare_char", n_layer=4, n_embd=128,
+        block_size=64, tokens_per_update=768, val_by_step=_recorded("shakespeare-char-cpu"), end_val=1.88, end_step=2_000, spread=0.03,
+        tokens_at_end=1.536e6,
     ),
     Reference(
         "nanoGPT GPT-2 124M on OpenWebText", "nanoGPT README; issue 644", "openwebtext", n_layer=12, n_embd=768, block_size=1024,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanoscope.api.folders import as_typed
+from nanoscope.api.tracking import tracker_places
 from nanoscope.config.preset import named_preset
 from nanoscope.message import Message
 from nanoscope.present.progress import Progress
@@ -35,6 +36,7 @@ def ending_of(
         findings=findings,
         notes=notes,
         resume=f"nanoscope train --init_from=resume --out_dir={folder}",
+        trackers=tracker_places(folder),
     )
 
 
@@ -51,7 +53,7 @@ def _expected(folder: Path) -> Expected | None:
 
     facts = read_run_file(folder)
     preset = named_preset(str(facts.get("preset") or "")) if facts.get("preset") else None
-    if preset is None or preset.val_loss is None:
+    if preset is None or (preset.val_loss is None and not preset.curve):
         return None
     config = facts.get("config", {})
     free = {
@@ -65,7 +67,8 @@ def _expected(folder: Path) -> Expected | None:
         "keep_checkpoints",
         "sample_interval",
         "sample_tokens",
+        "seed",
     }
     if any(config.get(key) != value for key, value in preset.values.items() if key not in free):
         return None
-    return Expected(preset.name, preset.val_loss, preset.val_loss_source)
+    return Expected(preset.name, preset.val_loss, preset.val_loss_source, preset.curve)

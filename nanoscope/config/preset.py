@@ -20,7 +20,7 @@ class Preset:
     val_loss_source: Message | None
     took: Message | None  # how long, where and by whose measurement
     was_run: bool  # False: made from arithmetic, for a device that nobody has run it on yet
-    curve: tuple[tuple[int, float, float], ...] = ()  # (step, mean val loss over seeds, standard deviation over seeds)
+    curve: tuple[tuple[int, float, float], ...] = ()  # (step, mean val loss over seeds, standard deviation over seeds), by bench/curves.py
 
 
 @cache

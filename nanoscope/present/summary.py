@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nanoscope.message import Message, msg
 from nanoscope.present.blocks import GAP, Block
 from nanoscope.present.live import PART_NAMES, clean, wrapped
@@ -26,8 +28,9 @@ class Expected:
     """What the preset promises, and who measured it."""
 
     preset: str
-    val_loss: float
+    val_loss: float | None
     source: Message | None
+    curve: tuple[tuple[int, float, float], ...] = ()  # (step, mean val loss, standard deviation over seeds) of its recorded runs
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Ending:
     findings: Sequence[Finding] = ()
     notes: Sequence[Message] = ()  # what else should be known: a listener in trouble, a diagnosis that failed
     resume: str = ""  # the command that goes on with a run that did not finish
+    trackers: Sequence[str] = ()  # where to look at it elsewhere: addresses and commands
 
 
 def summary_blocks(ending: Ending, lang: str = "en") -> list[Block]:
@@ -100,8 +104,29 @@ def _reached(it: Progress, expected: Expected | None) -> list[Message]:
     if first.step < best.step and math.isfinite(first.val):
         said.append(msg("it started from {val:nats} at step {step:count}", val=first.val, step=first.step))
     if expected is not None:
-        said.append(_expectation(best.val, expected))
+        said += [message for message in (_beside_the_curve(last, expected), _expectation(best.val, expected)) if message is not None]
     return said
+
+
+def _beside_the_curve(last: Evaluation, expected: Expected) -> Message | None:
+    """Where the preset's recorded runs stood at this step; two standard deviations are what seeds and evaluation batches do."""
+    if not expected.curve or not math.isfinite(last.val) or not expected.curve[0][0] <= last.step <= expected.curve[-1][0]:
+        return None
+    steps, means, spreads = zip(*expected.curve, strict=True)
+    mean, spread = float(np.interp(last.step, steps, means)), float(np.interp(last.step, steps, spreads))
+    facts = {"step": last.step, "mean": mean, "spread": _rounded(spread), "preset": expected.preset}
+    if abs(last.val - mean) <= 2 * spread:
+        return msg(
+            "recorded runs of {preset:code} had {mean:nats} ± {spread:number} at step {step:count}: this one is among them",
+            **facts,
+        )
+    if last.val < mean:
+        return msg(
+            "recorded runs of {preset:code} had {mean:nats} ± {spread:number} at step {step:count}: this one is lower", **facts
+        )
+    return msg(
+        "recorded runs of {preset:code} had {mean:nats} ± {spread:number} at step {step:count}: this one is higher", **facts
+    )
 
 
 def _val(best: Evaluation) -> Message:
@@ -120,7 +145,9 @@ def _val(best: Evaluation) -> Message:
     )
 
 
-def _expectation(val: float, expected: Expected) -> Message:
+def _expectation(val: float, expected: Expected) -> Message | None:
+    if expected.val_loss is None:
+        return None
     facts = {
         "gap": abs(val - expected.val_loss),
         "preset": expected.preset,
@@ -190,7 +217,7 @@ def _next(ending: Ending) -> list[str]:
     sample = f"nanoscope sample {ending.run}" if ending.progress.evals and ending.best_checkpoint else ""
     diagnose = f"nanoscope diagnose {ending.run}"
     order = (diagnose, mend, resume) if state == "failed" else (resume, sample, diagnose, mend)
-    return list(dict.fromkeys(command for command in order if command))
+    return list(dict.fromkeys(command for command in (*order, *ending.trackers) if command))
 
 
 def _rounded(error: float) -> float:

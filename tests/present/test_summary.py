@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from made_run import made_progress
 
 from nanoscope.analysis.finding import Change, Evidence, Finding
@@ -31,6 +32,15 @@ def test_a_run_that_was_stopped_says_how_to_go_on():
     lines = plain(summary_blocks(Ending(it, "a", resume="nanoscope train --init_from=resume --out_dir=runs/a")), 100).splitlines()
     assert lines[0] == "quickstart-1 was stopped and saved at step 250, after 7.00 s"
     assert lines[-3:] == ["Next", "  nanoscope train --init_from=resume --out_dir=runs/a", "  nanoscope diagnose a"]
+
+
+@pytest.mark.parametrize(("off", "where"), [(0.0, "among them"), (-0.1, "lower"), (0.1, "higher")])
+def test_it_says_where_the_recorded_runs_of_the_preset_stood(off: float, where: str):
+    it = made_progress(250, ends=False)
+    last = it.evals[-1]
+    curve = ((last.step - 100, last.val + 1.0, 0.03), (last.step + 100, last.val - 1.0 - 2 * off, 0.01))  # between them: val - off ± 0.02
+    said = plain(summary_blocks(Ending(it, "a", expected=Expected("quickstart", None, None, curve))), 200)
+    assert f"recorded runs of quickstart had {last.val - off:.4f} ± 0.02 at step {last.step}: this one is {where}" in said
 
 
 def test_a_failure_comes_first_with_its_reason():

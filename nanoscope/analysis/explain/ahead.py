@@ -143,6 +143,8 @@ def _expected(case: Case, preset: Preset | None) -> Iterator[Remark]:
                 step=known.end_step,
             )
             yield Remark("val_loss", words)
+    for step, mean, spread in preset.curve if preset is not None else ():
+        yield Remark("val_loss", msg("At step {step:count}: {mean:nats} ± {spread:nats} over seeds.", step=step, mean=mean, spread=spread))
     if preset is not None and preset.took is not None:
         yield Remark("tokens_per_s", msg("It took {took}.", took=preset.took))
     if preset is not None and not preset.was_run:
