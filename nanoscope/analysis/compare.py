@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nanoscope.analysis.compare_axes import Outcome, Sooner, Verdict, outcomes, sooner
-from nanoscope.analysis.compare_differences import Difference, differences
+from nanoscope.analysis.compare_differences import Difference, differences, unexplained_speed
 from nanoscope.analysis.compare_grounds import Grounds, grounds, in_bits_per_byte
 from nanoscope.analysis.compare_labels import labels
 from nanoscope.analysis.compare_remarks import remarks
@@ -51,16 +51,30 @@ def compare(groups: Sequence[Group], rescored: tuple[Verdict, ...] = ()) -> Comp
     names = labels([group.name for group in groups])
     sides = tuple(Side(group, name, by_batch_loss=by_batch_loss) for group, name in zip(groups, names, strict=True))
     differ = differences(sides)
-    results = outcomes(sides, ground.not_comparable)
-    faster = () if ground.not_comparable else _sooner(sides)
+    results = outcomes(sides, ground.not_comparable, _no_time(sides, differ))
+    faster = () if ground.not_comparable else _sooner(sides, BY_CLOCK if unexplained_speed(sides, differ) else ())
     return Comparison(sides, differ, ground, results, faster, tuple(remarks(sides, differ, ground, results)), rescored)
 
 
-def _sooner(sides: Sequence[Side]) -> tuple[Sooner, ...]:
+BY_CLOCK = ("time", "energy")
+
+
+def _no_time(sides: Sequence[Side], differ: Sequence[Difference]) -> dict[str, Message]:
+    """Why nothing is said on the axes that a clock measured."""
+    times = unexplained_speed(sides, differ)
+    if times is None:
+        return {}
+    because = msg(
+        "nothing that is known to differ explains why a step takes {times:times} as long: the machine was probably busy", times=times
+    )
+    return dict.fromkeys(BY_CLOCK, because)
+
+
+def _sooner(sides: Sequence[Side], left_out: Sequence[str]) -> tuple[Sooner, ...]:
     """Each side against the one with the lowest val loss."""
     known = [side for side in sides if side.best is not None]
     if len(known) < 2:
         return ()
     best = min(known, key=lambda side: side.best[1] if side.best else 0.0)
-    found = [sooner(best, side) for side in known if side is not best]
+    found = [sooner(best, side, left_out) for side in known if side is not best]
     return tuple(each for each in found if each is not None)

@@ -7,7 +7,7 @@ side was first evaluated beyond the place of comparison, its loss there can only
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,8 +61,9 @@ class Sooner:
         return self.needed[axis][1] / self.needed[axis][0]
 
 
-def outcomes(sides: Sequence[Side], not_comparable: Message | None) -> tuple[Outcome, ...]:
-    return tuple(_outcome(sides, axis, not_comparable) for axis in AXES)
+def outcomes(sides: Sequence[Side], not_comparable: Message | None, not_on: Mapping[str, Message]) -> tuple[Outcome, ...]:
+    """`not_on`: axes on which nothing can be said, and why."""
+    return tuple(_outcome(sides, axis, not_comparable or not_on.get(axis)) for axis in AXES)
 
 
 def _outcome(sides: Sequence[Side], axis: str, not_comparable: Message | None) -> Outcome:
@@ -196,7 +197,7 @@ def verdicts_at(sides: Sequence[Side], steps: Sequence[float]) -> tuple[Verdict,
     return tuple(_verdict(sides[leader], sides[i], places[leader], places[i], is_one_of_many=len(others) > 1) for i in others)
 
 
-def sooner(a: Side, b: Side) -> Sooner | None:
+def sooner(a: Side, b: Side, left_out: Sequence[str] = ()) -> Sooner | None:
     """What each side needed to the loss that both have reached: the worse of the two best. None where one never came down to it."""
     if not len(a.curve) or not len(b.curve) or a.best is None or b.best is None:
         return None
@@ -205,7 +206,7 @@ def sooner(a: Side, b: Side) -> Sooner | None:
     if steps[0] is None or steps[1] is None:
         return None
     needed = {}
-    for axis in AXES:
+    for axis in (axis for axis in AXES if axis not in left_out):
         each = (a.per_step(axis), b.per_step(axis))
         if each[0] and each[1]:
             needed[axis] = (steps[0] * each[0], steps[1] * each[1])

@@ -60,6 +60,23 @@ def differences(sides: Sequence[Side]) -> tuple[Difference, ...]:
     return (*sorted(found, key=lambda each: ("can", "within_spread", "measures", "cannot").index(each.effect)), *_derived(sides))
 
 
+INNOCENT = set(
+    """seed learning_rate min_lr matrix_learning_rate weight_decay beta1 beta2 grad_clip label_smoothing max_iters decay_lr schedule
+    warmup_iters lr_decay_iters decay_frac eval_interval eval_iters eval_whole data_order tokens epochs flops updates""".split()
+)
+"""Differences that leave the time of a step as it is."""
+UNEXPLAINED_SPEED = 1.2
+
+
+def unexplained_speed(sides: Sequence[Side], differ: Sequence[Difference]) -> float | None:
+    """How many times slower one side's steps are than another's where nothing that is known to differ can be the reason; None where that
+    is not so. The machine was then busy with something else, and times say nothing about the configs."""
+    times = [side.step_s for side in sides if side.step_s]
+    if len(times) < 2 or max(times) <= UNEXPLAINED_SPEED * min(times) or {each.key for each in differ} - INNOCENT:
+        return None
+    return max(times) / min(times)
+
+
 def _settings(sides: Sequence[Side]) -> list[Difference]:
     same_update = _is_same([side.tokens_per_update for side in sides])
     found = []

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nanoscope.analysis.compare_axes import Outcome
-from nanoscope.analysis.compare_differences import Difference
+from nanoscope.analysis.compare_differences import Difference, unexplained_speed
 from nanoscope.analysis.compare_grounds import Grounds
 from nanoscope.analysis.compare_side import Side
 from nanoscope.analysis.laws import LOSS_LAWS, LossLaw
@@ -82,13 +82,6 @@ def _unexplained(sides: Sequence[Side], differ: Sequence[Difference], results: S
         )
 
 
-INNOCENT = set(
-    """seed learning_rate min_lr matrix_learning_rate weight_decay beta1 beta2 grad_clip label_smoothing max_iters decay_lr schedule
-    warmup_iters lr_decay_iters decay_frac eval_interval eval_iters eval_whole data_order tokens epochs flops updates""".split()
-)
-"""Differences that leave the time of a step as it is."""
-
-
 def _speed(a: Side, b: Side, differ: Sequence[Difference]) -> Iterator[Message]:
     if not a.step_s or not b.step_s:
         return
@@ -118,7 +111,7 @@ def _speed(a: Side, b: Side, differ: Sequence[Difference]) -> Iterator[Message]:
             one=slow.step_s,
             other=fast.step_s,
         )
-    if per_step > 1.2 and not {each.key for each in differ if each.key not in INNOCENT}:
+    if unexplained_speed((a, b), differ) is not None:
         yield msg("Nothing that is known to differ explains the difference in speed: the machine was probably busy with something else.")
     if a.flops_per_s and b.flops_per_s:
         ratio = a.flops_per_s / b.flops_per_s

@@ -54,11 +54,11 @@ def answer(question: Question) -> Answer:
     settings, device, budget = _understood(question)
     data = data_facts(settings.config, question.dataset_tokens, question.val_tokens)
     _refuse_impossible(settings, data)
-    config = settings.config
+    config = settings.config if budget is None else _without_compile(settings)
     machine = named_machine(config, device) if device is not None else this_machine(config)
     reasons: tuple[Message, ...] = ()
     if budget is not None:
-        config, machine, reasons = _turned_round(budget, settings, data, machine, question)
+        config, machine, reasons = _turned_round(budget, config, _set_by_hand(settings), data, machine, question)
     config = resolved(config, data)
     if machine.is_this_one and machine.calibration is None and question.measure:
         machine = measured_on(machine, config, data)
@@ -179,14 +179,22 @@ def measured_on(machine: MachineFacts, config: Config, data: DataFacts) -> Machi
     return dataclasses.replace(machine, not_calibrated=found)
 
 
+def _set_by_hand(settings: Settings) -> frozenset[str]:
+    return frozenset(name for name, where in settings.came_from.items() if where.startswith("--"))
+
+
+def _without_compile(settings: Settings) -> Config:
+    """A preset for a small model on a CPU may switch compiling off; for the model of a budget that is decided when the run starts."""
+    return settings.config if "compile" in _set_by_hand(settings) else dataclasses.replace(settings.config, compile=None)
+
+
 def _turned_round(
-    budget: Budget, settings: Settings, data: DataFacts, machine: MachineFacts, question: Question
+    budget: Budget, base: Config, fixed: frozenset[str], data: DataFacts, machine: MachineFacts, question: Question
 ) -> tuple[Config, MachineFacts, tuple[Message, ...]]:
     """The best config for the budget. On this machine one shape is timed first; where the choice then moves, the new one is timed too."""
-    fixed = frozenset(name for name, where in settings.came_from.items() if where.startswith("--"))
     if machine.is_this_one and question.measure and budget.kind == "seconds":
-        machine = measured_on(machine, resolved(settings.config, data), data)
-    choice = best_for(budget, settings.config, data, machine, estimated_speed(machine), fixed)
+        machine = measured_on(machine, resolved(base, data), data)
+    choice = best_for(budget, base, data, machine, estimated_speed(machine), fixed)
     for _ in range(2):
         if not (machine.is_this_one and question.measure) or machine.not_calibrated is not None:
             break
@@ -194,7 +202,7 @@ def _turned_round(
         machine = measured_on(dataclasses.replace(machine, calibration=None), resolved(choice.config, data), data)
         if budget.kind != "seconds":
             break
-        choice = best_for(budget, settings.config, data, machine, estimated_speed(machine), fixed)
+        choice = best_for(budget, base, data, machine, estimated_speed(machine), fixed)
         if _shape_key(choice.config) == before:
             break
         machine = dataclasses.replace(machine, calibration=None) if _ == 1 else machine

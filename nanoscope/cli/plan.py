@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from argparse import Namespace
@@ -47,7 +48,8 @@ def run(given: Namespace) -> int:
         )
     )
     remember(found.plan)
-    text = config_text(found.plan.config, f"nanoscope plan --budget={given.budget}" if given.budget else "nanoscope plan")
+    as_asked = dataclasses.replace(found.plan.config, chunked_head=found.settings.config.chunked_head)  # `auto` stays the trainer's choice
+    text = config_text(as_asked, f"nanoscope plan --budget={given.budget}" if given.budget else "nanoscope plan")
     command = command_of(found, given.out)
     if given.out:
         write_config(given.out, text)

@@ -275,6 +275,21 @@ def test_twice_as_fast_to_the_same_loss():
 # --- the answer's forms
 
 
+def test_a_busy_machine_decides_nothing():
+    """Equal configs on one machine, one of them three times as slow: that is no property of a config."""
+
+    def run(name, took_s, **more):
+        steps = [(k, 5 - k / 1000, took_s) for k in range(1, 1001, 10)]
+        return run_of(name, steps, evals=[(k, 5 - k / 1000, 5 - k / 1000) for k in range(100, 1001, 100)], **{**SMALL, **more})
+
+    found = pair(run("A", 1.0), run("B", 3.0, learning_rate=2e-3))
+    assert "probably busy" in say(found.outcome("time").because) and not found.outcome("time").verdicts
+    assert "time" not in found.sooner[0].needed and "steps" in found.sooner[0].needed
+    assert found.outcome("steps").verdicts
+    explained = pair(run("A", 1.0), run("B", 3.0, n_embd=768))
+    assert explained.outcome("time").verdicts and "time" in explained.sooner[0].needed
+
+
 def test_one_run_alone_is_refused():
     with pytest.raises(UserError, match="only one run"):
         compare([Group("A", (small_run(),))])
