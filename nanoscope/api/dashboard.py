@@ -71,6 +71,14 @@ def serve(root: Path | None, port: int | None, lang: str, on_ready: Callable[[st
         shelf.close()
 
 
+def report(run: Run, lang: str) -> bytes:
+    """The page of one run as a file of its own."""
+    from nanoscope.present.report import report_of
+
+    shelf = Runs()
+    return report_of(shelf, shelf.hold(run), lang)
+
+
 def _listen(port: int | None) -> socket.socket:
     """A port of the loopback: the one asked for, or the usual one, or any that is free."""
     for wanted in (PORT, 0) if port is None else (port,):
@@ -317,7 +325,6 @@ class Runs:
     def add_log(self, raw: bytes, title: str) -> list[str]:
         """The runs that a text tells of, held in memory until newer ones take their place."""
         from nanoscope.interop.logs import read_logs
-        from nanoscope.present.dashboard.columns import Columns
 
         runs = [run for run in read_logs(raw, name=title or "log") if len(run.steps) or len(run.evals)]
         if not runs:
@@ -325,20 +332,22 @@ class Runs:
                 msg("no training could be read from this text"),
                 fix=msg("give the lines that a trainer prints: iterations, losses, evaluations"),
             )
-        names = []
+        return [self.hold(run) for run in runs[:LOGS_KEPT]]
+
+    def hold(self, run: Run) -> str:
+        """Takes a run that was read elsewhere; its name on the shelf."""
+        from nanoscope.present.dashboard.columns import Columns
+
         with self._lock:
-            for run in runs[:LOGS_KEPT]:
-                self._logs_added += 1
-                name = f"log{self._logs_added}"
-                self._logs[name] = run
-                self._read[name] = ((0, 0), Columns(run))
-                names.append(name)
+            self._logs_added += 1
+            name = f"log{self._logs_added}"
+            self._logs[name] = run
+            self._read[name] = ((0, 0), Columns(run))
             for old in list(self._logs)[:-LOGS_KEPT]:
                 for held in (self._logs, self._read, self._rows, self._diagnosed):
                     held.pop(old, None)
-        for name in names:
-            self._refresh(name)
-        return names
+        self._refresh(name)
+        return name
 
     # --- a model that writes
 
