@@ -118,4 +118,6 @@ def _common(paths: Sequence[str]) -> str:
     for name in names[1:]:
         while not name.startswith(shared):
             shared = shared[:-1]
+    if any(name[len(shared) :][:1].isdigit() for name in names):
+        shared = shared.rstrip("0123456789")  # run-01 and run-02 have a name in common, and not the first digit of a number
     return shared.rstrip("-_. ")

@@ -225,12 +225,17 @@ KINDS_OF = {"tokens": "tokens", "steps": "count"}
 
 
 def _settled(series: Sequence[Series]) -> list[int]:
-    """Where in each series the fast fall of the beginning is over, which would flatten everything that matters: at the same loss in all."""
-    limits = [min(each.ys) + 2.0 * (sorted(each.ys)[len(each.ys) // 2] - min(each.ys)) for each in series if len(each.ys) >= 6]
-    if not limits:
+    """Where in each series the fast fall of the beginning is over, at the same loss in all."""
+    limit = _top(series)
+    if limit is None:
         return [0] * len(series)
-    limit = max(limits) + 1e-9
     return [next((i for i, y in enumerate(each.ys) if y <= limit), 0) if len(each.ys) >= 6 else 0 for each in series]
+
+
+def _top(series: Sequence[Series]) -> float | None:
+    """The loss above which a curve is only on its first fall, which would flatten everything that matters."""
+    limits = [min(each.ys) + 2.0 * (sorted(each.ys)[len(each.ys) // 2] - min(each.ys)) for each in series if len(each.ys) >= 6]
+    return max(limits) + 1e-9 if limits else None
 
 
 def _painted(text: str) -> str:
@@ -274,10 +279,12 @@ def markdown_of(comparison: Comparison, lang: str = "en") -> str:
     if comparison.grounds.not_comparable is not None:
         lines.append(f"- **{said(msg('cannot be said, because {because}', because=comparison.grounds.not_comparable), lang)}**")
     else:
+        for places, verdicts in _alike(comparison.outcomes, lang):
+            lines += [f"- {', '.join(said(place, lang) for place in places)}: **{said(each.words, lang)}**" for each in verdicts]
         for outcome in comparison.outcomes:
-            lines += [
-                f"- {said(TITLES[outcome.axis], lang)} ({_at(outcome, lang)}): **{said(each.words, lang)}**" for each in outcome.verdicts
-            ]
+            if outcome.because is not None:
+                because = msg("{axis}: cannot be said, because {because}", axis=TITLES[outcome.axis], because=outcome.because)
+                lines.append(f"- {said(because, lang)}")
         lines += [f"- {said(_sooner(each, lang), lang)}" for each in comparison.sooner]
     parts.append("\n".join(lines))
     rows = [f"| {said(what, lang)} | {' | '.join(cells)} |" for what, cells in table_rows(comparison, lang)]
@@ -393,7 +400,7 @@ def panels_of(comparison: Comparison, lang: str = "en") -> list[Any]:
             Series(side.name, [step * (side.per_step(axis) or 1.0) for step in side.curve.step], list(side.curve.val))
             for side in comparison.sides
         ]
-        panel = Panel(say(titles[axis], lang), say(UNITS[comparison.grounds.unit], lang), series)
+        panel = Panel(say(titles[axis], lang), say(UNITS[comparison.grounds.unit], lang), series, top=_top(series))
         if panel not in panels:
             panels.append(panel)
     return panels

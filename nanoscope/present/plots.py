@@ -22,6 +22,7 @@ class Panel:
     series: Sequence[Series]
     log_x: bool = False
     bands: Sequence[tuple[str, Sequence[float], Sequence[float], Sequence[float]]] = ()  # (name, xs, lows, highs)
+    top: float | None = None  # the largest y that is shown
 
 
 def require_picture_name(name: str) -> str:
@@ -52,6 +53,8 @@ def picture(panels: Sequence[Panel], form: str, title: str = "") -> bytes:
             axes.fill_between(xs, lows, highs, alpha=0.25, label=name)
         if panel.log_x:
             axes.set_xscale("log")
+        if panel.top is not None:
+            axes.set_ylim(top=panel.top)
         axes.set_xlabel(panel.x)
         axes.set_ylabel(panel.y)
         axes.grid(alpha=0.3)
