@@ -136,8 +136,18 @@ def _case_ahead(subject: Subject) -> tuple[Case, dict[str, str]]:
     if subject.hardware:
         facts["hardware"] = Known(subject.hardware, "given", "--hardware")
     loaded = load(subject.source, ours)
-    facts = _facts_of_data(loaded.config) | facts
+    facts = _facts_of_data(loaded.config) | _claims(subject.source) | facts
     return case_of(loaded.config, loaded.came_from, facts, subject.source or ""), dict(loaded.came_from)
+
+
+def _claims(source: str | None) -> dict[str, Known]:
+    """The size that a config's names or comments claim for its model: settings alone do not hold it."""
+    from nanoscope.api.sources import open_run
+
+    if source is None or not Path(source).is_file():
+        return {}
+    known = open_run(source, None, None, []).known
+    return {name: known[name] for name in ("claimed_parameters",) if name in known}
 
 
 def _facts_of_data(config: Config) -> dict[str, Known]:

@@ -63,9 +63,13 @@ class Hardware:
     is_laptop: bool = False
 
 
+_COUNTS = {"two": "2", "three": "3", "four": "4", "eight": "8"}
+
+
 def hardware_named(text: str) -> Hardware:
     """A loose reading: "1x RTX 4070 Ti 12GB", "NVIDIA A100-SXM4-40GB", "laptop CPU", "MacBook Pro M3 Max 64GB", "A100 (several)"."""
     lower = re.sub(r"nvidia|geforce|tesla|quadro|\(tm\)|\(r\)", " ", text.lower())
+    lower = re.sub(r"\b(two|three|four|eight)\b", lambda word: _COUNTS[word[1]], lower)
     is_laptop = re.search(r"laptop|notebook|mobile|max-?q", lower) is not None
     found, matched = _named_in(lower)
     if found is not None and is_laptop and found.kind == "gpu":
@@ -94,12 +98,15 @@ def _patterns() -> tuple[tuple[Device, re.Pattern[str]], ...]:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """The name's words in order, whatever stands between them; "RTX" may be left out before a four-digit number."""
+    """The name's words in order, whatever stands between them; "RTX" may be left out before a four-digit number. Of a card without a
+    "Super" an "s" behind its name is a plural."""
     words = [re.escape(word) for word in name.lower().split()]
     if words[0] in ("rtx", "gtx") and re.fullmatch(r"\d{4}", words[1]):
         words[0] = rf"(?:{words[0]})?"
     if words[-1] == "super":
         words[-1] = r"(?:super|s)"
+    elif words[-1][-1].isdigit() and not {f"{name} Super", f"{name}S"} & {other.name for other in DEVICES}:
+        words[-1] += "s?"
     return re.compile(r"(?<![a-z0-9])" + r"[\s_-]*".join(words) + r"(?![a-z0-9])")
 
 
@@ -120,7 +127,9 @@ def _count_in(lower: str, matched: str) -> int | None:
         r"(?<![a-z0-9.])(\d{1,4})\s+(?:gpus?|cards|devices)\b", lower
     )
     if number is None and matched:
-        number = re.search(re.escape(matched) + r"[^,;()]{0,16}?(?:\bx|×)\s*(\d{1,4})\b", lower)
+        number = re.search(re.escape(matched) + r"[^,;()]{0,16}?(?:\bx|×)\s*(\d{1,4})\b", lower) or re.search(
+            r"(?<![a-z0-9.])(\d{1,2})\s+(?:of\s+(?:the|those|these|my)\s+)?" + re.escape(matched), lower
+        )
     if number:
         return max(1, int(number[1]))
     if re.search(r"several|multiple|\bmany\b|cluster|\bnodes?\b", lower):

@@ -125,3 +125,15 @@ def test_a_pipe_is_explained_while_it_is_still_growing() -> None:
     out = "".join(first) + rest
     assert out.count("What is trained") == 1 and out.count("how surprised the model was") == 1
     assert "How it went" in rest and "step 500: train loss" in rest
+
+
+def test_a_config_is_held_against_the_size_that_it_claims_and_against_its_data(tmp_path, capsys):
+    (tmp_path / "big.py").write_text(
+        "wandb_run_name = 'gpt2-350M'\nn_layer = 12\nn_head = 12\nn_embd = 768\nblock_size = 1024\nbatch_size = 12\n"
+        "gradient_accumulation_steps = 5 * 8\nmax_iters = 600000\nlr_decay_iters = 600000\nwarmup_iters = 0\n"
+    )
+    assert main(["explain", str(tmp_path / "big.py")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "claims 350M" in said and "the shapes make 124.4M" in said
+    assert "too many to be learned by heart" in said and "turn upwards" not in said
+    assert "6e-4 from the first update on" in said

@@ -27,7 +27,8 @@ def test_the_peak_is_the_whitepaper_s_to_half_a_per_cent(name, tflops):
         ("A100 (several)", "A100", None), ("A100 SXM4 (several)", "A100", None), ("NVIDIA A100-SXM4-40GB", "A100", 1),
         ("4x V100 16GB", "V100", 4), ("MacBook Pro M3 Max 64GB", "M3 Max", 1), ("Colab, poster says Tesla K80", "K80", 1),
         ("4x RTX A4500", "RTX A4500", 4), ("NVIDIA L40S", "L40S", 1), ("NVIDIA L4", "L4", 1), ("Tesla T4", "T4", 1),
-        ("H100 PCIe", "H100 PCIe", 1),
+        ("H100 PCIe", "H100 PCIe", 1), ("2x TITAN Xp", "Titan Xp", 2), ("a box with 4 of those rtx4090s", "RTX 4090", 4),
+        ("two RTX 3090s", "RTX 3090", 2), ("4080s", "RTX 4080 Super", 1), ("8 A100s", "A100", 8),
         ("AMD MI300X (ROCm port of llm.c)", "MI300X", 1), ("Apple M2", "M2", 1), ("A100 x 4", "A100", 4), ("2 × RTX 3090", "RTX 3090", 2),
     ],
 )  # fmt: skip

@@ -137,19 +137,24 @@ def _schedule(case: Case) -> Iterator[Remark]:
 def schedule_words(plan: Schedule) -> Message:
     if not plan.decay_lr:
         return msg("Learning rate: {rate:rate} throughout.", rate=plan.learning_rate)
+    rise = (
+        msg("up to {peak:rate} over {warmup:count} updates", peak=plan.learning_rate, warmup=plan.warmup_iters)
+        if plan.warmup_iters
+        else msg("{peak:rate} from the first update on", peak=plan.learning_rate)
+    )
     if plan.shape == "wsd":
         return msg(
-            "Learning rate: up to {peak:rate} over {warmup:count} updates, constant until {begins:count}, then in a straight line down to {least:rate} at {ends:count}.",
-            peak=plan.learning_rate, warmup=plan.warmup_iters, begins=plan.decay_begins, least=plan.min_lr, ends=plan.decay_ends,
+            "Learning rate: {rise}, constant until {begins:count}, then in a straight line down to {least:rate} at {ends:count}.",
+            rise=rise, begins=plan.decay_begins, least=plan.min_lr, ends=plan.decay_ends,
         )  # fmt: skip
     if plan.shape == "linear":
         return msg(
-            "Learning rate: up to {peak:rate} over {warmup:count} updates, then in a straight line down to {least:rate} at {ends:count}.",
-            peak=plan.learning_rate, warmup=plan.warmup_iters, least=plan.min_lr, ends=plan.decay_ends,
+            "Learning rate: {rise}, then in a straight line down to {least:rate} at {ends:count}.",
+            rise=rise, least=plan.min_lr, ends=plan.decay_ends,
         )  # fmt: skip
     return msg(
-        "Learning rate: up to {peak:rate} over {warmup:count} updates, then along a cosine down to {least:rate} at {ends:count}.",
-        peak=plan.learning_rate, warmup=plan.warmup_iters, least=plan.min_lr, ends=plan.decay_ends,
+        "Learning rate: {rise}, then along a cosine down to {least:rate} at {ends:count}.",
+        rise=rise, least=plan.min_lr, ends=plan.decay_ends,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from nanoscope.analysis.case import Case
 from nanoscope.analysis.explain.about import about
 from nanoscope.analysis.explanation import Explanation, Remark, Section
 from nanoscope.analysis.story import REPEATED
+from nanoscope.analysis.symptoms.repetition import worth
 from nanoscope.config.fields import Config, as_text, settings
 from nanoscope.config.preset import Preset
 from nanoscope.message import Message, msg
@@ -18,6 +19,7 @@ from nanoscope.sizing import memory
 
 FACTS = frozenset("dataset_tokens val_tokens bytes_per_token unigram_nats bigram_nats peak_flops devices hardware flops_per_token".split())
 """What `--key=value` may say besides settings: of the data and the machine."""
+TOO_MANY_TO_MEMORISE = 10  # different tokens for each parameter; at 72, GPT-2 124M on OpenWebText reads all 33 times and does not overfit
 CHECKPOINT_BYTES = 12  # a parameter: float32 weights and Adam's two averages
 
 
@@ -50,7 +52,7 @@ def _ahead(case: Case) -> Iterator[Remark]:
         )
         yield Remark("tokens_per_update", words)
     if epochs is not None and case.dataset_tokens is not None:
-        yield Remark("epoch", _epochs(epochs, case.dataset_tokens.value))
+        yield Remark("epoch", _epochs(case, epochs, case.dataset_tokens.value))
     if tokens and case.flops_per_token is not None:
         yield Remark("flops", msg("{work:flops} of computing for the updates.", work=tokens * case.flops_per_token.value))
     if tokens and case.parameters is not None:
@@ -62,7 +64,7 @@ def _ahead(case: Case) -> Iterator[Remark]:
         yield Remark("checkpoint", msg("A checkpoint takes about {size:bytes} on disk.", size=size))
 
 
-def _epochs(epochs: float, size: float) -> Message:
+def _epochs(case: Case, epochs: float, size: float) -> Message:
     if epochs < 1:
         return msg(
             "It will see {share:share} of the {size:tokens} training tokens once: overfitting is impossible, dropout would only cost.",
@@ -75,6 +77,11 @@ def _epochs(epochs: float, size: float) -> Message:
             epochs=epochs,
             size=size,
         )
+    if case.parameters is not None and size > TOO_MANY_TO_MEMORISE * case.parameters.value:
+        return msg(
+            "That is {epochs:about} times through the {size:tokens} training tokens. They are {ratio:about} for each parameter, too many to be learned by heart; but a token is worth only {worth:share} of a new one by then.",
+            epochs=epochs, size=size, ratio=size / case.parameters.value, worth=worth(epochs),
+        )  # fmt: skip
     return msg(
         "That is {epochs:about} times through the {size:tokens} training tokens: expect the val loss to turn upwards on the way, and keep the best weights.",
         epochs=epochs, size=size,
@@ -145,7 +152,7 @@ def _expected(case: Case, preset: Preset | None) -> Iterator[Remark]:
             yield Remark("val_loss", words)
     for step, mean, spread in preset.curve if preset is not None else ():
         yield Remark("val_loss", msg("At step {step:count}: {mean:nats} ± {spread:nats} over seeds.", step=step, mean=mean, spread=spread))
-    if preset is not None and preset.took is not None:
+    if preset is not None and preset.took is not None and preset.was_run:
         yield Remark("tokens_per_s", msg("It took {took}.", took=preset.took))
     if preset is not None and not preset.was_run:
         yield Remark("plateau", msg("Nobody has run this preset yet: it is made from arithmetic."))

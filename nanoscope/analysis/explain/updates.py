@@ -148,6 +148,8 @@ def landmarks(context: Context) -> Iterator[Remark]:
     if chance is None or case.vocab_size is None or not context.is_new("landmarks"):
         return
     vocab = case.vocab_size.value
+    if case.is_vocab_guessed and len(case.evals) and case.evals.step[0] == 0:
+        return  # said there
     if case.is_vocab_guessed:
         words = msg(
             "The vocabulary is not stated. If it has {vocab:count} tokens, of which ln is near the first loss, guessing has {chance:nats}.",

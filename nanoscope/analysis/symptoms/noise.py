@@ -137,29 +137,38 @@ def _micro_batch(case: Case) -> Iterator[Finding | NotChecked]:
 
 
 def _far_from_evals(case: Case, noise: float) -> tuple[int, float] | None:
-    """The row that lies furthest from the curve of the train evaluations, where one is far."""
-    trains = np.flatnonzero(np.isfinite(case.evals.train))
+    """The row that lies furthest from its level, where one is far: the median of its neighbours, or the evaluations of train where there
+    are too few rows for that."""
     rows = np.flatnonzero(np.isfinite(case.steps.loss))
-    if not len(rows):
+    if len(rows) >= 12:
+        return _far_from_neighbours(case, rows, noise)
+    trains = np.flatnonzero(np.isfinite(case.evals.train))
+    known = trains[case.evals.step[trains] > 0]
+    if not len(rows) or len(trains) < 2 or not len(known):
         return None
-    if len(trains) >= 2:
-        known = trains[case.evals.step[trains] > 0]
-        known = known if len(known) else trains
-        near = rows[case.steps.step[rows] >= case.evals.step[known[0]] * 0.5]
-        if not len(near):
-            return None
-        level = np.interp(case.steps.step[near], case.evals.step[known], case.evals.train[known])
-        off = np.abs(case.steps.loss[near] - level)
-        worst = int(np.argmax(off))
-        return (int(near[worst]), float(level[worst])) if off[worst] > max(0.1, 1.5 * noise) else None
-    if len(rows) < 12 or noise < 0.05:
+    near = rows[case.steps.step[rows] >= case.evals.step[known[0]] * 0.5]
+    if not len(near):
         return None
-    last = case.steps.loss[rows[-12:]]
+    steps, at = case.evals.step[known], case.steps.step[near]
+    level = np.interp(at, steps, case.evals.train[known])
+    around = np.clip(np.searchsorted(steps, at), 1, max(1, len(known) - 1))
+    bend = np.abs(np.diff(case.evals.train[known]))[around - 1] if len(known) > 1 else np.zeros(len(near))
+    off = np.abs(case.steps.loss[near] - level)
+    off = np.where(off > bend, off, 0.0)  # where the evaluations themselves fall as much, it is no scatter
+    worst = int(np.argmax(off))
+    return (int(near[worst]), float(level[worst])) if off[worst] > max(0.1, 1.5 * noise) else None
+
+
+def _far_from_neighbours(case: Case, rows: np.ndarray, noise: float) -> tuple[int, float] | None:
+    if noise < 0.05:
+        return None
+    rows = rows[-40:]
+    last = case.steps.loss[rows]
     middle = running_median(last, 5)  # of its neighbours: a steep fall is no scatter
     worst = 2 + int(np.argmax(np.abs(last - middle)[2:-2]))  # at the ends there are no neighbours on one side
     if abs(last[worst] - middle[worst]) < 1.5 * noise:
         return None
-    return int(rows[-12:][worst]), float(middle[worst])
+    return int(rows[worst]), float(middle[worst])
 
 
 def _seeds(case: Case) -> Iterator[Finding | NotChecked]:

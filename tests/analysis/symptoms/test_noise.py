@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -50,3 +52,10 @@ def test_a_steep_fall_is_no_scatter_of_micro_batches():
     losses = np.full(14, 4.0) + np.where(np.arange(14) % 3, 0.1, -0.1)
     losses[10] += 1.2
     assert found(make(losses, steps, gradient_accumulation_steps=8), "noise")["micro_batch_noise"].evidence[0].usual < 4.2
+
+
+def test_a_steep_fall_between_two_evaluations_is_no_scatter():
+    steps = np.arange(0, 3000, 10) + 1
+    losses = 3.4 + 7.5 * np.exp(-steps / 400) + 0.02 * np.random.default_rng(0).standard_normal(300)
+    evals = [(s, 3.4 + 7.5 * math.exp(-s / 400), 3.4 + 7.5 * math.exp(-s / 400)) for s in range(0, 3000, 500)]
+    assert "micro_batch_noise" not in sure(make(losses, steps, evals, **GPT2), "noise")
