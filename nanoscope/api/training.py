@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoscope.api.folders import choose_folder, claim_folder, source_name
+from nanoscope.api.origins import initial_weights, run_named, settings_of_run, take_over, with_shape_of
 from nanoscope.api.tuning import with_answer
 from nanoscope.config.fields import Config
 from nanoscope.config.fields import settings as all_settings
@@ -23,7 +24,7 @@ from nanoscope.config.settings import Settings
 from nanoscope.errors import fault
 from nanoscope.message import Message, msg
 from nanoscope.present.progress import Progress, about_run
-from nanoscope.record.layout import OWN_MODEL, RUN_FILE, is_run
+from nanoscope.record.layout import OWN_MODEL, RUN_FILE, RUNS, is_run
 
 if TYPE_CHECKING:
     from nanoscope.analysis.finding import Finding
@@ -60,14 +61,27 @@ def plan_job(
     measurements that `batch_size = auto` asks for."""
     given = dict(overrides)
     if source is None and given.get("init_from") == "resume":
+        take_over(load(None, [(key, value) for key, value in overrides if key in ("init_from", "out_dir", "data_order", "dataset", "seed")]))
         settings = with_answer(_recorded_settings(given.get("out_dir", "auto"), overrides), tell)
         preset = named_preset(settings.preset) if settings.preset else None
         return Job(settings, source_name(None, settings.preset or DEFAULT_PRESET), preset, settings.notes)
-    settings = load(source or DEFAULT_PRESET, overrides)
+    parent = run_named(given.get("init_from", "scratch"))
+    settings = settings_of_run(parent, overrides) if source is None and parent else load(source or DEFAULT_PRESET, overrides)
+    take_over(settings)
+    if (origin := _origin(settings)) is not None:
+        settings = with_shape_of(settings, origin)
     _refuse_unnamed_code(settings, given)
     settings = with_answer(settings, tell)
     preset = named_preset(settings.preset) if settings.preset else None
     return Job(settings, source_name(source, settings.preset), preset, settings.notes)
+
+
+def _origin(settings: Settings) -> Path | None:
+    """The run whose weights this one goes on with."""
+    config = settings.config
+    if config.init_from == "resume" and config.out_dir != "auto":
+        return next((folder for folder in (Path(config.out_dir), Path(RUNS) / config.out_dir) if is_run(folder)), None)
+    return run_named(config.init_from)
 
 
 def _refuse_unnamed_code(settings: Settings, given: Mapping[str, str]) -> None:
@@ -127,7 +141,7 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     from nanoscope.record.write import Recorder
     from nanoscope.train.loop import train
 
-    config, initial = _initial_weights(job.settings.config)
+    config, initial = initial_weights(job.settings.config, dataset)
     progress = Progress(about_run(folder.name, dataclasses.asdict(config)), learn=lambda: about_folder(folder))
     recorder = Recorder(folder)
     listeners = Listeners(recorder, views(progress, folder))
@@ -143,16 +157,6 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     if outcome.unsaved:
         notes = (msg("the last state is not on disk: {because}", because=outcome.unsaved), *notes)
     return Ended(folder, outcome, progress, findings, troubles, (*job.notes, *notes, *map(_told, troubles)), job.preset)
-
-
-def _initial_weights(config: Config) -> tuple[Config, Mapping[str, Any] | None]:
-    """Weights that come from elsewhere, with the shape that they bring along; None where the run begins from nothing or from a run."""
-    from nanoscope.interop.gpt2_weights import gpt2_folder, read_gpt2
-
-    if config.init_from in ("scratch", "resume") or is_run(Path(config.init_from)):
-        return config, None
-    found = gpt2_folder(config.init_from)
-    return (config, None) if found is None else read_gpt2(found, config)
 
 
 def diagnosed(folder: Path) -> tuple[Sequence[Finding], tuple[Message, ...]]:

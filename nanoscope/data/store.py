@@ -194,6 +194,11 @@ def _largest(tokens: np.ndarray) -> int:
     return int(_few_enough(tokens).max())
 
 
+def tokenizer_from_meta(path: Path) -> Tokenizer | None:
+    """What nanoGPT's meta.pkl says of the characters; None where it is a vocabulary of another kind."""
+    return _from_meta(path)[1]
+
+
 def _from_meta(path: Path) -> tuple[int, Tokenizer | None]:
     meta = read_plain_pickle(path)
     size, characters = (meta.get("vocab_size"), meta.get("itos")) if isinstance(meta, dict) else (None, None)
@@ -228,4 +233,4 @@ def _not_found(name: str) -> Exception:
     )
 
 
-__all__ = ["Dataset", "open_dataset", "open_folder", "prepare_corpus"]
+__all__ = ["Dataset", "open_dataset", "open_folder", "prepare_corpus", "tokenizer_from_meta"]
