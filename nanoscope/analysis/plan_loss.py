@@ -1,8 +1,8 @@
 """The loss that a run would end at, with a range and its source, or why that cannot be said beforehand.
 
-Three sources, the nearest first: the very preset was run before; the corpus has a law that was fitted on runs of this project; the corpus
-is web text in GPT-2's tokens, where published laws give differences from a known run. For any other corpus a tenth of the run and
-`nanoscope forecast` know more than any law, and that is what is said."""
+Three sources, the nearest first: the very preset was run before; a run of this shape, corpus and length is published; or the corpus is web
+text in GPT-2's tokens, where published laws give differences from a known run. For any other corpus a fifth of the run and `nanoscope
+forecast` know more than any law, and that is what is said."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nanoscope.analysis.corpora import corpus_named
 from nanoscope.analysis.laws import LOSS_LAWS, critical_batch, tokens_wasted, worth_of_tokens
 from nanoscope.analysis.plan_facts import DataFacts
 from nanoscope.analysis.plan_rows import Row, estimated, measured, unknown
+from nanoscope.analysis.references import REFERENCES
 from nanoscope.config.fields import Config
 from nanoscope.config.preset import Preset
 from nanoscope.message import msg
@@ -57,10 +58,34 @@ def expected_loss(config: Config, shape: Shape, data: DataFacts, preset: Preset 
     if not tokens:
         return unknown("final_loss", what, "nats", msg("the run has no updates"))
     corpus = corpus_named(f"{data.name} {'char' if data.is_char else ''}")
+    published = corpus and _published(config, shape, corpus.name)
+    if published:
+        return published
     anchor = next((each for each in ANCHORS if corpus is not None and each.corpus == corpus.name), None)
     if anchor is None or data.is_char:
         return unknown("final_loss", what, "nats", _ask_forecast(config))
     return _from_anchor(anchor, config, shape, data, tokens)
+
+
+SAME_LENGTH = 0.02
+
+
+def _published(config: Config, shape: Shape, corpus: str) -> Row | None:
+    """The end of a known run with this shape, batch and length, where there is one."""
+    if config.arch != "gpt2" or config.optimizer != "adamw" or config.init_from != "scratch":
+        return None
+    asked = (corpus, shape.n_layer, shape.n_embd, shape.block_size, config.tokens_per_update)
+    for known in REFERENCES:
+        if (known.corpus, known.n_layer, known.n_embd, known.block_size, known.tokens_per_update) != asked:
+            continue
+        if known.end_val is None or not known.end_step or abs(config.max_iters / known.end_step - 1) > SAME_LENGTH:
+            continue
+        source = msg("a known run of this shape and length: {source}", source=known.source)
+        return estimated(
+            "final_loss", msg("val loss at the end"), known.end_val, "nats", source, known.end_val - 2 * known.spread,
+            known.end_val + 2 * known.spread,
+        )  # fmt: skip
+    return None
 
 
 def _ask_forecast(config: Config):

@@ -292,6 +292,14 @@ def test_the_expected_loss_of_web_text_is_a_range_around_a_known_run():
     assert row.low < 3.5 < row.high  # 3.554 in the midst of a longer decay
 
 
+def test_a_known_run_of_the_same_shape_and_length_tells_the_end():
+    demo = load("shakespeare-char", [("learning_rate", "9e-4")]).config
+    row = make_plan(demo, SHAKESPEARE, on("RTX 4070 Ti")).row("final_loss")
+    assert row.value == 1.70 and row.low < 1.70 < row.high and "nanoGPT README" in say(row.origin)
+    shorter = dataclasses.replace(demo, max_iters=2000, lr_decay_iters=2000)
+    assert make_plan(shorter, SHAKESPEARE, on("RTX 4070 Ti")).value("final_loss") is None
+
+
 def test_an_unknown_corpus_has_no_expected_loss():
     row = make_plan(WIDE, DataFacts("my letters", 10**6, 10**5, 50304), on("RTX 4070")).row("final_loss")
     assert row.value is None and "forecast" in say(row.origin)
