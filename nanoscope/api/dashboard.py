@@ -154,6 +154,7 @@ class Runs:
 
     def catch_up(self) -> str | None:
         """Reads or diagnoses one run that waits for it; its name, or None where all is done."""
+        self._scan()
         for name in [*self._logs, *reversed(self._folders)]:
             try:
                 if name not in self._rows:

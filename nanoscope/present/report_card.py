@@ -73,11 +73,13 @@ def _picture(columns: Columns) -> str:
         drawn.append(f'<polyline points="{points(steps[raw], smooth[raw])}" stroke="{BATCH}" stroke-width="1.8"/>')
     if len(evals):
         drawn.append(f'<polyline points="{points(evals, vals)}" stroke="{VAL}" stroke-width="1.8"/>')
-    label = f'font-family="sans-serif" font-size="11" fill="{INK}"'
+    labels = ((0, 16, "start", show(high, "rough_nats")), (0, HEIGHT - BOTTOM - 6, "start", show(low, "rough_nats")),
+              (LEFT, HEIGHT - 4, "start", "0"), (WIDTH - 8, HEIGHT - 4, "end", show(int(last), "count")))  # fmt: skip
+    texts = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in labels)
     picture = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"><g fill="none" stroke-linejoin="round">{"".join(drawn)}</g>'
-        f'<g {label}><text x="0" y="16">{show(high, "rough_nats")}</text><text x="0" y="{HEIGHT - BOTTOM - 6}">{show(low, "rough_nats")}</text>'
-        f'<text x="{LEFT}" y="{HEIGHT - 4}">0</text><text x="{WIDTH - 8}" y="{HEIGHT - 4}" text-anchor="end">{show(int(last), "count")}</text></g></svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}">'
+        f'<g fill="none" stroke-linejoin="round">{"".join(drawn)}</g>'
+        f'<g font-family="sans-serif" font-size="11" fill="{INK}">{texts}</g></svg>'
     )
     return f'<img alt="" style="max-width:100%" src="data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}">'
 

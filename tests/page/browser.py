@@ -1,0 +1,68 @@
+"""Debian's Chromium behind Playwright, and a page that notes whatever should not happen on it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run", "--disable-quic",
+]  # fmt: skip
+
+
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("needs Debian's chromium: apt-get install -y chromium")
+    return found
+
+
+@contextmanager
+def server_over(root: Path, *more: str) -> Iterator[str]:
+    """The real command over a folder; its URL."""
+    command = [sys.executable, "-m", "nanoscope", "dashboard", str(root), "--port=0", "--no_browser", *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found is not None
+            yield found[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+class Watched:
+    """A page with everything that it was seen to do wrong."""
+
+    def __init__(self, page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        self.hosts: set[str] = set()
+        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname or urlsplit(request.url).scheme))
+
+    def assert_clean(self, hosts: set[str]) -> None:
+        assert self.errors == []
+        assert self.hosts <= hosts, self.hosts
+
+
+def drawn(page, chart: str = "loss") -> None:
+    page.wait_for_selector(f"[data-chart={chart}] .js-plotly-plot .main-svg", timeout=20_000)
+
+
+def x_range(page, chart: str = "loss") -> list[float]:
+    return page.evaluate("chart => document.querySelector(`[data-chart=${chart}] .plot`).layout.xaxis.range", chart)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.page.runs import write_run
+
+pytest.importorskip("starlette", reason="the page needs the extra `page`")
+pytest.importorskip("plotly", reason="the page needs the extra `page`")
+TOKEN = "k" * 32
+
+
+@dataclasses.dataclass
+class Door:
+    """The page's server without a socket: requests as a browser would send them, or as an attacker would."""
+
+    client: object
+    guard: object
+    shelf: object
+
+    def get(self, path: str, **headers: str):
+        return self.client.get(path, headers={"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", **headers})
+
+    def post(self, path: str, body: str | bytes, **headers: str):
+        usual = {"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", "origin": "http://127.0.0.1:7860", "x-nanoscope": "1"}
+        return self.client.post(path, content=body, headers={**usual, **headers})
+
+    def id_of(self, name: str) -> str:
+        return next(row["id"] for row in self.get("/api/runs").json()["runs"] if row["name"] == name)
+
+
+@pytest.fixture
+def open_door() -> Iterator[Callable[[Path], Door]]:
+    from starlette.testclient import TestClient
+
+    from nanoscope.api.dashboard import Runs
+    from nanoscope.present.dashboard.app import build_app
+
+    opened = []
+
+    def make(root: Path) -> Door:
+        shelf = Runs(root)
+        guard = build_app(shelf, TOKEN, "en", shelf.report)
+        client = TestClient(guard, raise_server_exceptions=False, base_url="http://127.0.0.1:7860")
+        opened.append(shelf)
+        return Door(client, guard, shelf)
+
+    yield make
+    for shelf in opened:
+        shelf.close()
+
+
+@pytest.fixture
+def door(tmp_path: Path, open_door: Callable[[Path], Door]) -> Door:
+    write_run(tmp_path / "runs" / "one", seed=1)
+    write_run(tmp_path / "runs" / "two", seed=2, learning_rate=3e-3)
+    return open_door(tmp_path / "runs")
+
+
+def words_in(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
