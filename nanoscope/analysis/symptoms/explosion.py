@@ -141,6 +141,8 @@ def _jump(case: Case, steps: np.ndarray, losses: np.ndarray) -> Iterator[Finding
     before = np.array([np.median(losses[max(0, i - 5) : i]) for i in range(1, len(losses))]) if len(losses) < 5000 else losses[:-1]
     ratio = losses[1:] / np.maximum(before, 1e-9)
     jumps = np.flatnonzero((ratio > EXPLODED) & (losses[1:] > before + 3) & (before > 0.05))
+    # A line that is gone in the next is one bad batch: an update that destroys a model is seen for longer.
+    jumps = np.array([j for j in jumps[:100] if _stays(losses[j + 2 : j + 5], float(before[j]), float(losses[j + 1]))], int)
     if not len(jumps):
         return
     i = int(jumps[0]) + 1
@@ -189,6 +191,10 @@ def _jump(case: Case, steps: np.ndarray, losses: np.ndarray) -> Iterator[Finding
     )
 
 
+def _stays(after: np.ndarray, before: float, high: float) -> bool:
+    return len(after) == 0 or float(np.median(after)) > before + 0.1 * (high - before)
+
+
 def _diverged(case: Case, x: np.ndarray, y: np.ndarray, rise: Rise, what: object) -> Finding:
     evidence = Evidence(
         msg("{what} at the end", what=what),
@@ -216,8 +222,10 @@ def _diverged(case: Case, x: np.ndarray, y: np.ndarray, rise: Rise, what: object
 
 
 def _may_be_overfitting(case: Case, y: np.ndarray, rise: Rise) -> bool:
-    """A val loss alone, below where it began: whether what is trained on rose with it is not told."""
-    return len(case.losses[0]) < 4 and not np.isfinite(case.evals.train).any() and rise.end < float(y[0]) and y is not case.losses[1]
+    """A val loss alone, risen slowly and to no more than where it began: whether what is trained on rose with it is not told."""
+    if len(case.losses[0]) >= 4 or np.isfinite(case.evals.train).any() or rise.end >= float(y[0]):
+        return False
+    return not y[rise.at] > max(1.5 * float(y[rise.at - 1]), float(y[rise.at - 1]) + 1.0)
 
 
 def _is_resume(case: Case, step: float) -> bool:

@@ -22,6 +22,7 @@ the data rather than the settings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -44,6 +45,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if not len(bad) and not len(bad_evals):
         if skips:
             yield _skipped(case, len(skips), skips[0].step or 0)
+        yield from _said(case)
         return
     if not len(bad_evals) and is_passing(case, bad):
         yield _passing(case, bad)
@@ -51,6 +53,37 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     yield _not_finite(case, bad, bad_evals)
     if _from_the_start(case, bad):
         yield _kernel(case, bad)
+
+
+def _said(case: Case) -> Iterator[Finding]:
+    """A trainer that stops at such a loss instead of printing it."""
+    told = [mark for mark in case.run.marks if mark.kind == "error" and _SAID.search(mark.text)]
+    if not told:
+        return
+    evidence = Evidence(
+        msg("what the trainer says"),
+        told[0].text,
+        msg("nothing"),
+        msg("line {line:count}", line=told[0].line),
+        msg("it stopped where the loss was no number any more"),
+        "text",
+        told[0].step,
+    )
+    yield Finding(
+        "nan_divergence",
+        "certain",
+        msg("the trainer stopped because the loss was not a number"),
+        (evidence,),
+        Change(
+            msg(
+                "go back to the last checkpoint and continue with half the learning rate; in float32 it shows whether precision is the cause"
+            )
+        ),
+        msg("the sentence speaks of another loss than that of the training"),
+    )
+
+
+_SAID = re.compile(r"\bloss\b.{0,12}\bnan\b|\bnan\b.{0,12}\bloss\b", re.I)
 
 
 def not_finite_rows(case: Case) -> np.ndarray:

@@ -160,6 +160,11 @@ def _out_of_memory(line: _Line) -> None:
         line.tell("allocation_bytes", round(float(match[1]) * _BYTES[match[2]]))
 
 
+def _loss_is_nan(line: _Line) -> None:
+    """A trainer that stops without printing the row."""
+    line.sign("error", line.text.strip()[:200])
+
+
 def _traceback(line: _Line) -> None:
     """The last line of a traceback says what went wrong."""
     if sum(sign.kind in ("error", "ended") for sign in line.found.signs[-MOST_TRACEBACKS:]) >= MOST_TRACEBACKS:
@@ -247,6 +252,8 @@ _SENTENCES: tuple[tuple[str, Callable[[_Line], None]], ...] = (
     ("out of memory", _out_of_memory),
     ("OutOfMemoryError", lambda line: None if "out of memory" in line.text else _out_of_memory(line)),
     ("Traceback (most recent call last)", _traceback),
+    ("diverged with loss = NaN", _loss_is_nan),
+    ("Loss is nan, stopping", _loss_is_nan),
     ("Segmentation fault", _mark("error", r"Segmentation fault")),
     ("CUDA error: ", _mark("error", r"CUDA error: ")),
 )

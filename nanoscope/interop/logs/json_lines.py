@@ -23,6 +23,7 @@ from nanoscope.record.run import Words
 WORDS = Words(trainer="unknown")
 
 LINE = re.compile(r"^[> \t]{0,8}+(\{\"[^\n]{1,20000}\})[ \t\r]*+$", re.M)
+_OF_ALL = re.compile(r"(\d{1,15})/\d{1,15}")
 DEEPEST = 4
 
 
@@ -56,6 +57,9 @@ def as_record(said: dict[str, Any]) -> dict[str, float]:
     """Numbers of an object by our column names."""
     record: dict[str, float] = {}
     for name, value in (flat(said) if any(isinstance(value, dict) for value in said.values()) else said).items():
+        if name.startswith("global_step") and isinstance(value, str) and (of_all := _OF_ALL.fullmatch(value)):
+            record["step"] = float(of_all[1])  # "global_step/max_steps": "601/2161"
+            continue
         column, scale = _meaning(name)
         if column and column not in record and (number := as_number(value)) is not None:
             record[column] = number * scale

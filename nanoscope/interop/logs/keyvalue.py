@@ -44,11 +44,13 @@ ANCHORS = tuple(
 )
 PLACES = (
     ("] | ", re.compile(r"\[(?P<step>\d{1,15}+)(?=\] \| )")),
+    ("[batch=", re.compile(r"\[batch=(?P<step>\d{1,15}+)(?=/\d{1,15}+\])")),
+    ("][", re.compile(r"\[(?P<epoch>\d{1,6}+)\]\[ {0,8}+(?P<step>\d{1,12}+)(?=/ {0,8}+(?P<total>\d{1,12}+)\])")),
     (" (epoch ", re.compile(r"(?<![\w./:\-])(?P<step>\d{1,15}+)(?=/\d{1,15}+ \(epoch [\d.]{1,20}+\))")),
 )
 """Rows that do not name their step; each with a sign without which a text is not searched."""
-OPEN_BLOCK = re.compile(r"\[step=[^\n]{0,80}\]\n(?:[ \t]{2,8}[A-Za-z][\w/.\-]{0,80}+=[^\n]{0,60}\n)*+")
-BLOCK = re.compile(r"\](?:\n[ \t]{2,8}[A-Za-z][\w/.\-]{0,80}+=[^\s]{1,40})++")  # `name=value` under a step, one a line
+OPEN_BLOCK = re.compile(r"\[(?:step|batch)=[^\n]{0,80}\]:?\n(?:[ \t]{2,12}[A-Za-z][\w/. \-]{0,80}(?:=|: )[^\n]{0,60}\n)*+")
+BLOCK = re.compile(r"\]:?(?:\n[ \t]{2,12}[A-Za-z][\w/. \-]{0,80}?(?:=|: )[^\s]{1,40})++")  # `name=value` under a step, one a line
 PAIR = re.compile(
     r"(?<![\w.\-])([A-Za-z_][\w/.\-]{0,40}+(?: [A-Za-z_/\-]{1,20}+){0,3}?)(?: \((ms|s)\))?[\"']?(?: {0,8}+[:=] {0,8}+| {1,8}+)[\[\"'(`]?"
     rf"({NUMBER})(?: ?(ms|milliseconds|sec|seconds|s|%|MiB|GiB|MB|GB)(?![\w/])|(?!\w))"  # 16.8K is no number that is understood
@@ -72,7 +74,7 @@ MOST_PATTERNS = 6
 
 def find(source: Text) -> Found:
     found = table.split(find_table(source))
-    for block in BLOCK.finditer(source.text) if "]\n  " in source.text and found else ():
+    for block in BLOCK.finditer(source.text) if _has_blocks(source.text) and found else ():
         found.understood += range(source.line_at(block.start()), source.line_at(block.end()) + 1)
     return found
 
@@ -98,10 +100,16 @@ def find_table(source: Text) -> Rows:
     for index in left.tolist():
         record = numbers_in(text, anchors[index].end(), int(ends[index]))
         if record:
-            steps.append(int(anchors[index]["step"]))
+            steps.append(_step_of(anchors[index]))
             records.append(record)
             places.append(anchors[index].start())
     return joined([*alike, from_records(records, places, source, steps)])
+
+
+def _step_of(anchor: re.Match[str]) -> int:
+    """`[2][10/735]` is the tenth of 735 in the second epoch."""
+    step = int(anchor["step"])
+    return step + (int(anchor["epoch"]) - 1) * int(anchor["total"]) if "epoch" in anchor.re.groupindex else step
 
 
 def _at_anchors(rows: Rows, starts: np.ndarray) -> Rows:
@@ -110,9 +118,13 @@ def _at_anchors(rows: Rows, starts: np.ndarray) -> Rows:
     return rows if is_one.all() else rows.take(np.flatnonzero(is_one))
 
 
+def _has_blocks(text: str) -> bool:
+    return "]\n  " in text or "]:\n  " in text
+
+
 def _with_blocks(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Ends of rows that go on below their line."""
-    blocks = list(BLOCK.finditer(text)) if "]\n  " in text else []
+    blocks = list(BLOCK.finditer(text)) if _has_blocks(text) else []
     if not blocks or not len(starts):
         return ends
     heads, tails = (np.array([getattr(block, side)() for block in blocks], np.int64) for side in ("start", "end"))
@@ -134,6 +146,7 @@ def numbers_in(text: str, start: int, end: int) -> dict[str, str | float]:
 @lru_cache(maxsize=4096)
 def meaning(name: str, unit: str) -> str:
     """Our name for a number and its unit, as in `rows.UNITS`; "" where the meaning is not plain."""
+    name = name.rpartition(" - ")[2]  # in `Adam - train loss: 2.1` it is `train loss`
     column = column_of(name)
     if not column and " " in name:
         first, _, last = name.partition(" ")
@@ -160,6 +173,8 @@ def _learnt(text: str, anchors: list[re.Match[str]], ends: np.ndarray) -> list[r
     seen: Counter[str] = Counter()
     for index in range(0, len(anchors), max(1, len(anchors) // LOOKED_AT)):
         anchor = anchors[index]
+        if "epoch" in anchor.re.groupindex:
+            continue  # its step is more than a number that stands there
         rest = pattern_like(text, anchor.end(), int(ends[index]))
         if rest:
             name = re.escape(text[anchor.start() : anchor.start("step")])

@@ -19,7 +19,7 @@ COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(
         """loss train_loss training_loss loss_train trl lm_loss train_lm_loss train_loss_step reduced_train_loss train_ce_loss ce_loss
         train_cross_entropy train_cross_entropy_loss
-        batch_loss avg_loss mean_loss cross_entropy""".split(),
+        batch_loss avg_loss avr_loss mean_loss cross_entropy language_cross_entropy metrics_train_language_cross_entropy""".split(),
         "loss",
     ),
     **dict.fromkeys(

@@ -110,7 +110,7 @@ class LogReader:
 def _end_of_rows(text: str) -> int:
     """Behind the last whole line; before a row whose names stand below it, one a line, as long as more of them may come."""
     end = max(text.rfind("\n"), text.rfind("\r")) + 1
-    head = text.rfind("[step=", 0, end)
+    head = max(text.rfind("[step=", 0, end), text.rfind("[batch=", 0, end))
     if head < 0 or not keyvalue.OPEN_BLOCK.fullmatch(text, head, end):
         return end
     return text.rfind("\n", 0, head) + 1

@@ -9,6 +9,7 @@ from nanoscope.interop.logs import (
     autoresearch,
     build_nanogpt,
     epochs,
+    fairseq,
     huggingface,
     json_lines,
     keyvalue,
@@ -28,7 +29,7 @@ from nanoscope.message import msg
 
 DOORS: tuple[Door, ...] = (
     own_lines.DOOR, nanogpt.DOOR, nanochat.DOOR, autoresearch.DOOR, llmc.DOOR, llama2c.DOOR, modded.DOOR, build_nanogpt.DOOR, litgpt.DOOR,
-    torchtitan.DOOR, huggingface.DOOR, progress_bar.DOOR, json_lines.DOOR, keyvalue.DOOR, epochs.DOOR,
+    torchtitan.DOOR, fairseq.DOOR, huggingface.DOOR, progress_bar.DOOR, json_lines.DOOR, keyvalue.DOOR, epochs.DOOR,
 )  # fmt: skip
 """In the order in which they are believed when they find the same: `own_lines` says of nanoGPT's lines that they are ours. The general
 ones come last."""

@@ -73,3 +73,9 @@ def test_both_splits_of_two_evaluations_do_not_rise_together_by_chance():
 def test_a_val_loss_alone_that_rises_may_be_either():
     evals = [(100 * i, np.nan, v) for i, v in enumerate([4.0, 2.0, 1.8, 1.75, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9], 1)]
     assert "loss_divergence" not in sure(make(evals=evals), "explosion")
+
+
+def test_one_bad_batch_is_no_explosion():
+    steps, losses = curve(200, start=1.2, end=0.7, noise=0.05)
+    losses[120] = 6.5
+    assert not sure(make(losses, steps), "explosion")

@@ -76,3 +76,10 @@ def test_norms_that_stay_nan_or_a_loss_that_rises_after_one_are_a_divergence():
     norm, bad = np.ones(12), np.zeros(12)
     norm[6], bad[6] = np.nan, 2.0
     assert "nan_divergence" in sure(make(np.r_[np.linspace(3.0, 2.4, 6), np.full(6, 6.5)], norm=norm, not_finite=bad))
+
+
+def test_a_trainer_that_stops_without_printing_the_loss():
+    steps, losses = curve(20)
+    run = make(losses, steps, marks=[mark("error", 20, "Model diverged with loss = NaN.")])
+    assert "nan_divergence" in sure(run) and "healthy" not in sure(run)
+    assert "nan_divergence" not in sure(make(losses, steps, marks=[mark("error", 20, "FileNotFoundError: banana.bin")]))

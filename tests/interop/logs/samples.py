@@ -248,6 +248,29 @@ TWO_LINES = """\
  samples/sec: 150.300 | iteration       30/  320000 | learning rate: 1.800E-05 | lm_loss: 8.500000E+00 | loss scale: 32768.0 |
 """
 
+FAIRSEQ = """\
+2021-05-01 10:00:00 | INFO | train_inner | epoch 001:    100 / 3000 loss=14.921, nll_loss=14.750, ppl=27554.3, wps=120345.1, ups=3.41, wpb=35112.3, bsz=1100.2, num_updates=100, lr=1.25e-05, gnorm=3.512, clip=0, loss_scale=128, train_wall=29, wall=31
+2021-05-01 10:01:00 | INFO | train_inner | epoch 001:    200 / 3000 loss=12.250, nll_loss=12.000, ppl=4096, wps=120400.5, ups=3.40, wpb=35100.1, bsz=1101.7, num_updates=200, lr=2.5e-05, gnorm=2.125, clip=0, loss_scale=128, train_wall=29, wall=61
+2021-05-01 10:02:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 11.900 | nll_loss 11.500 | ppl 2896.31 | wps 301234 | wpb 5000 | bsz 120 | num_updates 200
+"""
+
+COMPOSER = """\
+[batch=1/3200]:
+         Train time/batch: 0
+         Train time/token: 131072
+         Train metrics/train/LanguageCrossEntropy: 10.9510
+         Train throughput/device/tokens_per_sec: 51000.1
+[batch=2/3200]:
+         Train time/batch: 1
+         Train time/token: 262144
+         Train metrics/train/LanguageCrossEntropy: 9.8120
+"""
+
+MMENGINE = """\
+10/30 22:18:02 - mmengine - INFO - Epoch(train) [1][734/735]  lr: 1.9870e-04  eta: 2:46:39  time: 2.8906  data_time: 0.0042  memory: 10762  loss: 2.7522  grad_norm: 3.0608
+10/30 22:18:30 - mmengine - INFO - Epoch(train) [2][ 10/735]  lr: 1.9857e-04  eta: 2:46:12  time: 2.8865  data_time: 0.0041  memory: 10762  loss: 2.6150  grad_norm: 2.7647
+"""
+
 EPOCH_TABLE = (
     "Total time: 110:29:25\nepoch\ttrain_loss\tvalid_loss\taccuracy\n1\t2.760716\t2.756633\t0.442434\n2\t6.228361\t6.220452\t0.076458\n"
 )
@@ -259,4 +282,5 @@ ALL = {
     "litgpt": LITGPT, "torchtitan": TORCHTITAN, "hf-trainer": HF_TRAINER, "hf state": HF_STATE, "tqdm": LIGHTNING, "key-value": KEY_VALUE,
     "plain": PLAIN_LINES, "jsonl": JSON_LINES, "csv": CSV, "wandb export": WANDB_EXPORT,
     "litgpt 2023": LITGPT_2023, "brackets": BRACKETS, "of all": OF_ALL, "blocks": BLOCKS, "two lines": TWO_LINES, "epoch table": EPOCH_TABLE,
+    "fairseq": FAIRSEQ, "composer": COMPOSER, "mmengine": MMENGINE,
 }  # fmt: skip

@@ -413,3 +413,24 @@ def test_llama_factorys_own_record():
     lines = '{"current_steps": 1, "total_steps": 42, "loss": 1.4653, "learning_rate": 0.0}\n{"current_steps": 2, "loss": 1.5467, "learning_rate": 0.0}\n'
     run = read_log(lines)
     assert steps(run) == [1, 2] and run.steps.loss.tolist() == [1.4653, 1.5467] and run.steps.rate.tolist() == [0.0, 0.0]
+
+
+def test_fairseq_speaks_in_bits_and_counts_updates_behind_its_loss():
+    run = read_log(samples.FAIRSEQ)
+    assert run.words.trainer == "fairseq" and steps(run) == [100, 200] and run.evals.step.tolist() == [200]
+    assert run.steps.loss.tolist() == pytest.approx([14.75 * math.log(2), 12 * math.log(2)])  # without the label smoothing
+    assert run.evals.val[0] == pytest.approx(11.5 * math.log(2))
+    assert run.steps.tokens_per_s[0] == 120345.1 and run.steps.grad_norm[1] == 2.125 and run.steps.loss_scale[0] == 128
+
+
+def test_composer_and_mmengine():
+    run = read_log(samples.COMPOSER)
+    assert steps(run) == [1, 2] and run.steps.loss.tolist() == [10.951, 9.812] and run.reading.not_understood == 0
+    run = read_log(samples.MMENGINE)
+    assert steps(run) == [734, 745] and run.steps.loss.tolist() == [2.7522, 2.6150] and run.steps.grad_norm[1] == 2.7647
+
+
+def test_a_step_of_all_in_one_field():
+    line = '{"loss": 0.5, "learning_rate": 4e-05, "global_step/max_steps": "601/2161", "memory(GiB)": 87.6}\n'
+    run = read_log(line + line.replace("601", "602"))
+    assert steps(run) == [601, 602] and run.steps.loss.tolist() == [0.5, 0.5]
