@@ -75,9 +75,7 @@ def _said(case: Case) -> Iterator[Finding]:
         msg("the trainer stopped because the loss was not a number"),
         (evidence,),
         Change(
-            msg(
-                "go back to the last checkpoint and continue with half the learning rate; in float32 it shows whether precision is the cause"
-            )
+            msg("go back to the last checkpoint and continue with half the learning rate; float32 shows whether precision is the cause")
         ),
         msg("the sentence speaks of another loss than that of the training"),
     )

@@ -23,7 +23,8 @@ WORDS = Words(trainer="fairseq", loss="mean", time="unknown", updates_before_pri
 _REST = r"[^\r\n|\[\]]{0,200}?"
 ROW = re.compile(
     rf"(?<!_)loss=(?:{num('smoothed')}, nll_loss=)?{num('bits')},{_REST} wps={num('tokens_per_s')},{_REST} num_updates={whole()},"
-    rf" lr={num('rate')}(?:, gnorm={num('grad_norm')})?(?:, clip=[\d.]{{1,12}})?(?:, oom=[\d.]{{1,12}})?(?:, loss_scale={num('loss_scale')})?"
+    rf" lr={num('rate')}"
+    rf"(?:, gnorm={num('grad_norm')})?(?:, clip=[\d.]{{1,12}})?(?:, oom=[\d.]{{1,12}})?(?:, loss_scale={num('loss_scale')})?"
 )
 VAL = re.compile(rf"subset \| loss {num('smoothed')}(?: \| nll_loss {num('bits')})?[^\r\n]{{0,300}}? \| num_updates {whole()}")
 
