@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from nanoscope.message import Message, msg
 from nanoscope.present.blocks import GAP, Block, for_stream
-from nanoscope.present.curves import COLOURS, MARKS, Series, overlaid
+from nanoscope.present.curves import COLOURS, MARKS, Series, overlaid, painted
 from nanoscope.present.table import table
 from nanoscope.present.words import say, show, tied
 
@@ -217,7 +217,7 @@ def _curves(comparison: Comparison, stream: IO[str], lang: str) -> str:
         names = [side.name if side.name == side.title else f"{side.name} = {side.title}" for side in comparison.sides]
         marks = [f"[{COLOURS[i % len(COLOURS)]}]{escape(name)}[/{COLOURS[i % len(COLOURS)]}]" for i, name in enumerate(names)]
     text = "\n".join([say(title, lang), *("  " + line for line in lines), "  " + "   ".join(marks)]) + "\n\n"
-    return _painted(text) if is_screen else text
+    return painted(text) if is_screen else text
 
 
 NOUNS_OF = {"tokens": msg("tokens"), "steps": msg("steps")}
@@ -236,14 +236,6 @@ def _top(series: Sequence[Series]) -> float | None:
     """The loss above which a curve is only on its first fall, which would flatten everything that matters."""
     limits = [min(each.ys) + 2.0 * (sorted(each.ys)[len(each.ys) // 2] - min(each.ys)) for each in series if len(each.ys) >= 6]
     return max(limits) + 1e-9 if limits else None
-
-
-def _painted(text: str) -> str:
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=10_000, highlight=False, legacy_windows=False)
-    console.print(text, soft_wrap=True, end="")
-    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def _difference_blocks(comparison: Comparison, lang: str) -> list[Block]:

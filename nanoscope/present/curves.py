@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,6 +73,15 @@ def _merged(layers: Sequence[list[str]], rows: int, width: int) -> list[str]:
             line += f"[{colour}]{chr(0x2800 + together)}[/{colour}]"
         lines.append(line)
     return lines
+
+
+def painted(text: str) -> str:
+    """Rich's colour tags as a terminal takes them."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=10_000, highlight=False, legacy_windows=False)
+    console.print(text, soft_wrap=True, end="")
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def _label(value: float) -> str:

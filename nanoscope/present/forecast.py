@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 from nanoscope.analysis.forecast import Forecast, Refusal
 from nanoscope.message import Message, msg
 from nanoscope.present.blocks import GAP, Block, for_stream
-from nanoscope.present.curves import Series, overlaid
+from nanoscope.present.curves import COLOURS, Series, overlaid, painted
 from nanoscope.present.words import say, tied
 
 if TYPE_CHECKING:
@@ -62,11 +62,18 @@ def _drawing(found: Forecast, run: Run, stream: IO[str], lang: str) -> str:
         Series("low", list(steps), list(low)),
         Series("high", list(steps), list(high)),
     ]
-    lines = overlaid(series, width=72, rows=12, plain=True)
+    is_screen = stream.isatty()
+    lines = overlaid(series, width=72, rows=12, plain=not is_screen)
     if not lines:
         return ""
-    legend = say(msg("A seen, B expected, C and D the ends of the interval; steps up to {last:count}", last=found.at_step), lang)
-    return "\n" + "\n".join("  " + line for line in lines) + f"\n  {legend}\n"
+    drawing = "\n".join("  " + line for line in lines)
+    if not is_screen:
+        legend = say(msg("A seen, B expected, C and D the ends of the interval; steps up to {last:count}", last=found.at_step), lang)
+        return f"\n{drawing}\n  {legend}\n"
+    names = (msg("seen"), msg("expected"), msg("low end of the interval"), msg("high end"))
+    words = [f"[{colour}]{say(name, lang)}[/{colour}]" for name, colour in zip(names, COLOURS, strict=False)]
+    upto = say(msg("steps up to {last:count}", last=found.at_step), lang)
+    return painted(f"\n{drawing}\n  {'   '.join(words)}   {upto}\n")
 
 
 def markdown_of(found: Forecast | Refusal, run: Run, lang: str = "en") -> str:
