@@ -178,7 +178,7 @@ class Runs:
         self._scanned_at_s = now_s
         with self._lock:
             inside = os.path.realpath(self.root)
-            found = {_name(path): path for path in find_runs(self.root) if _is_inside(path, inside)}
+            found = {name_of(path): path for path in find_runs(self.root) if _is_inside(path, inside)}
             fresh = set(found) - set(self._folders)
             self._folders = found
         return fresh
@@ -374,7 +374,7 @@ class Runs:
             self._writer = None
 
 
-def _name(path: Path) -> str:
+def name_of(path: Path) -> str:
     return hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:12]
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from nanoscope.message import Message, msg
 from nanoscope.present.words import translated
 
+LATER: dict[str, object] = {}
+"""The values of these sentences are filled in by the page."""
+
 STRINGS: dict[str, Message] = {
     "axis.step": msg("step"),
     "axis.tokens": msg("tokens"),
@@ -17,8 +20,8 @@ STRINGS: dict[str, Message] = {
     "board.scale": msg("Scale"),
     "board.smoothing": msg("Smoothing"),
     "chart.empty": msg("nothing to show here"),
-    "chart.rows": msg("{shown:count} of {all:count} points that are on the screen"),
-    "chart.summary": msg("best val loss {best:nats} at step {at:count}; last {val:nats} at step {step:count}"),
+    "chart.rows": msg("{shown:count} of {all:count} points that are on the screen", **LATER),
+    "chart.summary": msg("best val loss {best:nats} at step {at:count}; last {val:nats} at step {step:count}", **LATER),
     "chart.table": msg("Data table"),
     "chart.toggle": msg("show or hide"),
     "compare.differences": msg("What differs"),
@@ -26,12 +29,12 @@ STRINGS: dict[str, Message] = {
     "compare.figures": msg("Side by side"),
     "compare.known": msg("To be known"),
     "compare.same": msg("nothing that is known of the runs"),
-    "compare.title": msg("{count:count} runs"),
+    "compare.title": msg("{count:count} runs", **LATER),
     "compare.verdict": msg("Verdict"),
     "copy.copy": msg("Copy"),
     "copy.done": msg("Copied"),
     "figure.best_val": msg("best val"),
-    "figure.error": msg("± {error:about} at step {step:count}"),
+    "figure.error": msg("± {error:about} at step {step:count}", **LATER),
     "figure.left": msg("left"),
     "figure.loss": msg("batch loss"),
     "figure.mfu": msg("true MFU"),
@@ -44,11 +47,11 @@ STRINGS: dict[str, Message] = {
     "filter.stopped": msg("stopped"),
     "finding.change": msg("To do:"),
     "finding.show": msg("Show on the curve"),
-    "finding.wrong_if": msg("This is wrong if {what}"),
+    "finding.wrong_if": msg("This is wrong if {what}", **LATER),
     "findings.none": msg("Nothing stands out."),
     "findings.plan": msg("Plan against actual"),
     "findings.title": msg("Findings"),
-    "findings.unchecked": msg("Not checked: {count:count}"),
+    "findings.unchecked": msg("Not checked: {count:count}", **LATER),
     "frame.nav": msg("Main"),
     "keys.axis": msg("axis: step, tokens, FLOPs, time"),
     "keys.log": msg("logarithmic loss"),
@@ -104,8 +107,8 @@ STRINGS: dict[str, Message] = {
     "run.notes": msg("How this log was read"),
     "run.save_report": msg("Save as a report"),
     "runs.choose": msg("choose"),
-    "runs.choose_one": msg("choose {name}"),
-    "runs.chosen": msg("{count:count} runs chosen"),
+    "runs.choose_one": msg("choose {name}", **LATER),
+    "runs.chosen": msg("{count:count} runs chosen", **LATER),
     "runs.clear": msg("Choose none"),
     "runs.curve": msg("curve"),
     "runs.filter": msg("Which runs"),
@@ -122,17 +125,19 @@ STRINGS: dict[str, Message] = {
     "series.expected": msg("expected"),
     "series.forecast": msg("forecast"),
     "series.loss": msg("batch"),
-    "series.smoothed": msg("mean of {window:count}"),
+    "series.smoothed": msg("mean of {window:count}", **LATER),
     "series.train": msg("train"),
     "series.val": msg("val"),
     "series.val.says": msg("val loss; the band is ± 2 standard errors over its batches"),
     "settings.find": msg("Find a setting"),
     "settings.meanings": msg("show what they mean"),
     "settings.title": msg("Settings"),
-    "settings.usual": msg("nanoGPT's default: {value:code}"),
-    "settings.where": msg("from {where:code}"),
+    "settings.usual": msg("nanoGPT's default: {value:code}", **LATER),
+    "settings.where": msg("from {where:code}", **LATER),
     "smooth.off": msg("none"),
-    "smooth.says": msg("Strong line: the mean of the last {window:count} batch losses that are told, none from the future; NaN left out."),
+    "smooth.says": msg(
+        "Strong line: the mean of the last {window:count} batch losses that are told, none from the future; NaN left out.", **LATER
+    ),
     "state.failed": msg("failed"),
     "state.finished": msg("finished"),
     "state.gone": msg("process gone"),
@@ -151,7 +156,7 @@ STRINGS: dict[str, Message] = {
     "try.title": msg("Try the model"),
     "try.tokens": msg("tokens"),
     "try.write": msg("Write"),
-    "where.step": msg("step {step:count}"),
+    "where.step": msg("step {step:count}", **LATER),
 }
 
 
