@@ -39,8 +39,10 @@ def export_model(
     told: Told = lambda stage, done, total: None, lang: str = "en",
 ) -> Exported:  # fmt: skip
     """Writes the model of `RUN` or `RUN@STEP` to `path`: a folder for `hf` and `nanogpt`, a file for `gguf`."""
+    from nanoscope.api.folders import find_run
     from nanoscope.api.model import load
 
+    find_run(str(run))  # what another program wrote is imported first: the card speaks of a run
     place = Path(path)
     faults = [*_place_faults(place, to, overwrite)]
     kind, wrong = _dtype(to, dtype)
@@ -165,7 +167,10 @@ def _write_gguf(model: Model, place: Path, kind: str, rows: int, lang: str) -> W
 
     if model.tokenizer.vocab_size != rows:
         raise fault(
-            msg("llama.cpp wants a token for each of the {rows:count} rows, and the tokenizer has {tokens:count}", rows=rows, tokens=model.tokenizer.vocab_size),
+            msg(
+                "llama.cpp wants a token for each of the {rows:count} rows, and the tokenizer has {tokens:count}",
+                rows=rows, tokens=model.tokenizer.vocab_size,
+            ),
             fix=msg("import the model with the tokenizer that it was trained with"),
         )  # fmt: skip
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from nanoscope.data.tokenizers import Tokenizer
     from nanoscope.interop.foreign import ForeignModel
 
-FINE_TUNING = {
-    "learning_rate": 3e-5,
-    "decay_lr": False,
-}  # nanoGPT's for fine-tuning; the rate of a start from nothing would undo the weights
+# nanoGPT's rate for fine-tuning: that of a start from nothing would undo the weights. How many updates is for whoever goes on to say.
+FINE_TUNING = {"learning_rate": 3e-5, "decay_lr": False, "max_iters": 0}
 Told = Callable[[str, int, int], None]  # the stage, bytes done, bytes in all
 
 
@@ -49,20 +47,28 @@ def import_model(
 ) -> Imported:  # fmt: skip
     """Makes a run of a model that another program wrote. `out` is the run folder; without it a new one below `runs/`."""
     given = dict(overrides)
-    model = read_foreign_model(source, tokenizer, given.get("dataset"), lambda done, total: told("read", done, total))
+    model = foreign_ready(source, tokenizer, given.get("dataset"), lambda done, total: told("read", done, total))
+    folder = _place(source, out)
+    config, came_from = _config(model, overrides, source)
+    _write_run(folder, model, config, came_from, told)
+    return Imported(
+        folder, model.kind, model.step, sum(tensor.numel() for name, tensor in model.weights.items() if not _is_tied(model, name)),
+        model.optimizer is not None, model.notes,
+    )  # fmt: skip
+
+
+def foreign_ready(
+    source: str, tokenizer: str | None = None, dataset: str | None = None, told: Callable[[int, int], None] = lambda done, total: None
+) -> ForeignModel:
+    """The model that `source` holds, with a tokenizer; refused where it lacks one or is none."""
+    model = read_foreign_model(source, tokenizer, dataset, told)
     if model is None:
         raise fault(
             msg("{source:code} is no model that can be imported", source=source),
             fix=msg("give a folder in Hugging Face format, nanoGPT's {file:code} or its folder, or a name on the hub", file="ckpt.pt"),
         )
-    folder = _place(source, out)
-    config, came_from = _config(model, overrides, source)
     _require_tokenizer(model)
-    _write_run(folder, model, config, came_from, source, told)
-    return Imported(
-        folder, model.kind, model.step, sum(tensor.numel() for name, tensor in model.weights.items() if not _is_tied(model, name)),
-        model.optimizer is not None, model.notes,
-    )  # fmt: skip
+    return model
 
 
 def read_foreign_model(
@@ -134,7 +140,7 @@ def _config(model: ForeignModel, overrides: Sequence[tuple[str, str]], source: s
 def _require_tokenizer(model: ForeignModel) -> None:
     if model.tokenizer is None:
         raise fault(
-            msg("what its {count:count} tokens mean is not known: there is no tokenizer, and its data was not found", count=model.vocab_size),
+            msg("what its {count:count} tokens mean is not known: it has no tokenizer, and its data was not found", count=model.vocab_size),
             where=msg("{path:code}", path=str(model.source)),
             fix=msg(
                 "name the prepared folder that it was trained on with {dataset:code}, or a tokenizer with {option:code}",
@@ -159,7 +165,7 @@ def _is_tied(model: ForeignModel, name: str) -> bool:
 # --- the run folder
 
 
-def _write_run(folder: Path, model: ForeignModel, config: Config, came_from: dict[str, str], source: str, told: Told) -> None:
+def _write_run(folder: Path, model: ForeignModel, config: Config, came_from: dict[str, str], told: Told) -> None:
     """`run.json` comes last: a folder without it is no run, whatever happens on the way."""
     import torch
 
@@ -200,7 +206,7 @@ def _write_run(folder: Path, model: ForeignModel, config: Config, came_from: dic
         facts = {
             "config": dataclasses.asdict(config), "came_from": came_from, "preset": "", "data": state["data"], "machine": {},
             "versions": _versions(), "sizes": sizes, "parent": None,
-            "imported": {"from": str(Path(source).absolute() if Path(source).exists() else source), "kind": model.kind, "vocab_size": model.vocab_size},
+            "imported": {"from": str(model.source.absolute()), "kind": model.kind, "vocab_size": model.vocab_size},
         }  # fmt: skip
         write_run_file(folder, facts)
     except BaseException:
@@ -227,7 +233,7 @@ def _generators(config: Config, dataset: Dataset | None) -> dict[str, Any]:
     if config.data_order == "nanogpt" and dataset is not None and len(dataset.train) > config.block_size:
         pending = torch.randint(len(dataset.train) - config.block_size, (config.batch_size,)).tolist()
         state = torch.get_rng_state()
-        feed = {"pending": pending, "generator": state}
+        feed = {"pending": pending, "generator": state.clone()}
     return {
         "feed": feed,
         "torch": state,
@@ -310,7 +316,8 @@ def _write_events(folder: Path, model: ForeignModel, config: Config) -> None:
         tokens = config.eval_iters * config.batch_size * config.block_size
         recorder(
             Evaluated(
-                step=model.step, split="val", loss=model.val_loss, standard_error="nan", batch_losses=[], batches="", tokens=tokens, is_best=True
+                step=model.step, split="val", loss=model.val_loss, standard_error="nan", batch_losses=[], batches="", tokens=tokens,
+                is_best=True,
             )
         )  # fmt: skip
     recorder(RunEnded(step=model.step, why="finished"))

@@ -12,10 +12,10 @@ from nanoscope.api.folders import RunAt, find_checkpoint, find_run
 from nanoscope.config.fields import Config, settings
 from nanoscope.errors import Fault, UserError, fault, raise_if_any
 from nanoscope.message import Message, msg
-from nanoscope.record.layout import checkpoint_folder, checkpoint_folders, step_of
+from nanoscope.record.layout import checkpoint_folder, checkpoint_folders, is_run, step_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from nanoscope.data.tokenizers import Tokenizer
 
@@ -24,29 +24,54 @@ DEFAULT_PROMPT = "\n"  # nanoGPT's
 
 def load(run: str | Path, *, best: bool = False, device: str = "auto", arch: str | None = None) -> Model:
     """The model of a run: `RUN` (its newest checkpoint), `RUN@500`, or the best evaluation's. Every byte is verified first.
+    nanoGPT's `out` folders and folders in Hugging Face format are taken as they are.
 
     A model of your own is built from the copy of its file that the run has. Code is only ever run because its owner named it: where that
     was on another machine, name it again (`arch="my_model.py"`).
     """
-    import torch
-
     from nanoscope.checkpoint import weights_of
-    from nanoscope.checkpoint.load import fill
     from nanoscope.data.tokenizers import tokenizer_from_files
-    from nanoscope.model import build
-    from nanoscope.train.machine import choose_machine
 
+    if (foreign := _foreign(Path(run), device)) is not None:
+        return foreign
     folder = _choose_checkpoint(find_run(str(run)), best)
     weights, state = weights_of(folder)
     config, note = _config(state["config"], arch, folder)
+    module, place = _built(config, int(state["vocab_size"]), weights, folder, device)
+    return Model(module, config, tokenizer_from_files(folder), place, int(state["step"]), folder, note)
+
+
+def _built(config: Config, rows: int, weights: dict[str, Tensor], source: Path, device: str) -> tuple[nn.Module, str]:
+    """The module, for use and not for training, and the device that it is on."""
+    from nanoscope.checkpoint.load import fill
+    from nanoscope.model import build
+    from nanoscope.train.machine import choose_machine
+
     machine = choose_machine(Config(device=device, dtype="float32"), lambda chosen: None)
-    module = build(config, int(state["vocab_size"]))
-    fill(module, weights, msg("{folder:code}", folder=str(folder)))
+    module = build(config, rows)
+    fill(module, weights, msg("{folder:code}", folder=str(source)))
     module.to(machine.device).eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)
-    assert isinstance(machine.device, torch.device)
-    return Model(module, config, tokenizer_from_files(folder), str(machine.device), int(state["step"]), folder, note)
+    return module, str(machine.device)
+
+
+def _foreign(path: Path, device: str) -> Model | None:
+    """A model that another program wrote; None where this is a run of ours, or nothing."""
+    from nanoscope.interop.hf_in import is_hugging_face
+    from nanoscope.interop.nanogpt_in import nanogpt_file
+
+    if is_run(path) or not (is_hugging_face(path) or nanogpt_file(path)):
+        return None
+    from nanoscope.api.importing import foreign_ready
+    from nanoscope.interop.fitting import fit
+
+    model = foreign_ready(str(path))
+    assert model.tokenizer is not None
+    shape = Config(block_size=int(model.settings["block_size"]), arch=str(model.settings["arch"]))
+    config, weights = fit(model, shape, msg("{folder:code}", folder=str(path)))
+    module, place = _built(config, model.vocab_size, weights, path, device)
+    return Model(module, config, model.tokenizer, place, model.step, path, model.notes[0] if model.notes else None)
 
 
 @dataclass(frozen=True)
@@ -61,7 +86,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        return f"{self.folder.parent.parent.name}@{self.step}"
+        return f"{self.folder.parent.parent.name}@{self.step}" if step_of(self.folder) is not None else self.folder.name
 
     def generate(
         self, prompt: str = DEFAULT_PROMPT, *, max_new_tokens: int = 500, num_samples: int = 1, temperature: float = 0.8,

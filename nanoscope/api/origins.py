@@ -40,9 +40,8 @@ def settings_of_run(run: Path, overrides: Sequence[tuple[str, str]]) -> Settings
     """What a run was started with, and what is asked for now on top."""
     from nanoscope.record.write import read_run_file
 
-    recorded = [
-        (key, as_text(value)) for key, value in read_run_file(run).get("config", {}).items() if key in all_settings() and key not in OF_A_PROCESS
-    ]
+    kept = {key: value for key, value in read_run_file(run).get("config", {}).items() if key in all_settings() and key not in OF_A_PROCESS}
+    recorded = [(key, as_text(value)) for key, value in kept.items()]
     settings = load(None, [*recorded, *overrides])
     asked = {key.replace("-", "_") for key, _ in overrides}
     came_from = {key: where if key in asked or where == "default" else str(run) for key, where in settings.came_from.items()}

@@ -35,7 +35,7 @@ def run(given: Namespace) -> int:
         ),
         *done.notes,
         msg("it writes: {command:code}", command=f"nanoscope sample {name}"),
-        msg("it goes on, with its optimizer: {command:code}", command=f"nanoscope train --init_from=resume --out_dir={done.run} --max_iters=N")
+        msg("it goes on, with its optimizer: {command:code}", command=f"nanoscope train --init_from=resume --out_dir={name} --max_iters=N")
         if done.with_optimizer
         else msg("it is fine-tuned: {command:code}", command=f"nanoscope train --init_from={name} --dataset=NAME --max_iters=N"),
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from nanoscope.errors import fault
 from nanoscope.message import msg
 
 SMALL_CORPUS_BYTES = 16 << 20  # up to here characters are a sensible vocabulary, and few texts are large enough for 50,257 tokens
+OWN_BPE = ("bpe", "bpe-gpt2")  # trained on the text: split by our rule, or by GPT-2's
 DEFAULT_BPE_SIZE = 4096
 
 
@@ -57,12 +58,12 @@ class Job:
             self.choose(
                 "tokenizer", self.tokenizer, f"the sources have {self.bytes:,} bytes; up to {SMALL_CORPUS_BYTES:,} characters do well"
             )
-        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in KINDS:
+        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in (*KINDS, *OWN_BPE):
             raise fault(
                 msg("there is no tokenizer {name:code}", name=self.tokenizer),
-                fix=msg("use {kinds:code}, or a folder that holds one", kinds=list(KINDS)),
+                fix=msg("use {kinds:code}, or a folder that holds one", kinds=[*KINDS, OWN_BPE[1]]),
             )
-        if self.vocab_size is not None and self.tokenizer != "bpe":
+        if self.vocab_size is not None and self.tokenizer not in OWN_BPE:
             raise fault(
                 msg("only a BPE of your own has a size to choose; this tokenizer is {kind:code}", kind=str(self.tokenizer)),
                 where=msg("--vocab_size={size}", size=self.vocab_size),
@@ -79,7 +80,7 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """What else than the sources decides the result."""
         kind = self.tokenizer.fingerprint if isinstance(self.tokenizer, Tokenizer) else self.tokenizer
-        size = (self.vocab_size or DEFAULT_BPE_SIZE) if self.tokenizer == "bpe" else None
+        size = (self.vocab_size or DEFAULT_BPE_SIZE) if self.tokenizer in OWN_BPE else None
         return {
             "format": FORMAT,
             "tokenizer": kind,

@@ -27,7 +27,7 @@ No piece holds a space or line end after something else, so text may be cut ther
 SMALLEST = 256 + 1  # the bytes, and the end of text
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int) -> OwnBPETokenizer:
+def train_bpe(texts: Iterable[str], vocab_size: int, pattern: str = PATTERN) -> OwnBPETokenizer:
     """At most `vocab_size` tokens, the 256 bytes and the end of text among them; fewer where the text has no more pairs to join."""
     if vocab_size < SMALLEST:
         raise fault(
@@ -36,6 +36,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> OwnBPETokenizer:
             fix=msg("use {smallest:count} or more: 256 bytes, the end of text, and what is learnt", smallest=SMALLEST),
         )
     trainer = require("rustbpe", "tok").Tokenizer()
-    trainer.train_from_iterator(iter(texts), vocab_size=vocab_size - 1, pattern=PATTERN)
+    trainer.train_from_iterator(iter(texts), vocab_size=vocab_size - 1, pattern=pattern)
     ranks = {bytes(token): rank for token, rank in trainer.get_mergeable_ranks()}
-    return OwnBPETokenizer(PATTERN, ranks)
+    return OwnBPETokenizer(pattern, ranks)

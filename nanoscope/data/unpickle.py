@@ -4,8 +4,8 @@ A pickle is a program, and Python's own reader runs it: a meta.pkl from a strang
 reader knows only the instructions that build numbers, strings, lists, tuples, sets and dicts, and refuses the file at the first one
 that names a function or a class. What it builds stays below a fixed amount of memory, and it gives up on files that no tokenizer can need.
 
-The pickle inside a checkpoint of torch's also names functions. Its reader (`interop/torch_file.py`) hands in what a few of those names stand
-for, as code of ours; every other name is refused as before.
+The pickle inside a checkpoint of torch's also names functions. Its reader (`interop/torch_file.py`) hands in what a few of those names
+stand for, as code of ours; every other name is refused as before.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ class Named:
     make: Callable[..., Any]
 
 
-def plain_value(
-    payload: bytes, names: Mapping[str, Callable[..., Any]] | None = None, stored: Callable[[Any], Any] | None = None
-) -> Any:
+def plain_value(payload: bytes, names: Mapping[str, Callable[..., Any]] | None = None, stored: Callable[[Any], Any] | None = None) -> Any:
     """The value that a pickle describes. `names` says what may be called, by "module name"; `stored` what a reference to outside means."""
     stack: list[Any] = []
     marks: list[int] = []

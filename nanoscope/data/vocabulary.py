@@ -8,11 +8,12 @@ import numpy as np
 
 from nanoscope.data.documents import Batch, Damaged, Documents
 from nanoscope.data.encoders import code_points
+from nanoscope.data.gpt2 import PATTERN as GPT2_PATTERN
 from nanoscope.data.hashing import hashes_of
 from nanoscope.data.job import DEFAULT_BPE_SIZE, Counted, Job, is_compressed
 from nanoscope.data.sources import read_documents
 from nanoscope.data.tokenizers import CharTokenizer, GPT2Tokenizer, Tokenizer
-from nanoscope.data.train_bpe import train_bpe
+from nanoscope.data.train_bpe import PATTERN, train_bpe
 
 BPE_SAMPLE_BYTES = 64 << 20
 
@@ -27,7 +28,9 @@ def tokenizer_for(job: Job) -> Tokenizer:
         case "char":
             return _characters_of(job)
         case "bpe":
-            return _own_bpe(job)
+            return _own_bpe(job, PATTERN)
+        case "bpe-gpt2":
+            return _own_bpe(job, GPT2_PATTERN)  # llama.cpp splits text by this rule, and not by ours
     raise AssertionError(job.tokenizer)
 
 
@@ -43,11 +46,11 @@ def _characters_of(job: Job) -> CharTokenizer:
     return CharTokenizer([chr(code) for code in np.flatnonzero(seen)])
 
 
-def _own_bpe(job: Job) -> Tokenizer:
+def _own_bpe(job: Job, pattern: str) -> Tokenizer:
     size = job.vocab_size or DEFAULT_BPE_SIZE
     if job.vocab_size is None:
         job.choose("vocab_size", size, "none was given")
-    trained = train_bpe(_sample_of(job), size)
+    trained = train_bpe(_sample_of(job), size, pattern)
     if trained.vocab_size < size:
         job.choose("vocab_size", trained.vocab_size, f"the text has no pair left to join; {size} was asked for")
     return trained

@@ -47,8 +47,8 @@ SHAPE = ("arch", "n_layer", "n_head", "n_embd", "bias", "gelu", "softcap", "toke
 def padded(table: Tensor, rows: int) -> Tensor:
     """`table` with more rows: each the mean of those there.
 
-    Not zeros: GPT-2's logits lie far below zero, and a row of zeros would be the likeliest token of all. The logit of a mean row is the mean
-    logit, whose exponential is at most the mean exponential: k rows added to n raise the loss by ln(1 + k / n) nats at most.
+    Not zeros: GPT-2's logits lie far below zero, and a row of zeros would be the likeliest token of all. The logit of a mean row is the
+    mean logit, whose exponential is at most the mean exponential: k rows added to n raise the loss by ln(1 + k / n) nats at most.
     """
     if rows == len(table):
         return table

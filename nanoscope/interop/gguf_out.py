@@ -1,10 +1,10 @@
 """Our GPT-2 as a GGUF file, for llama.cpp and what is built on it (Ollama, LM Studio), the tokenizer inside.
 
-llama.cpp has no architecture that arch=modern is (weightless norms, norms of queries and keys after their rotation, ReLU squared, soft-capped
-logits, all in one), so only arch=gpt2 goes out. It computes GELU by its tanh approximation, from a table in half precision.
+llama.cpp has no architecture that arch=modern is (weightless norms, norms of queries and keys after their rotation, ReLU squared,
+soft-capped logits, all in one), so only arch=gpt2 goes out. It computes GELU by its tanh approximation, from a table in half precision.
 
-Its BPE splits text by a fixed list of rules, GPT-2's among them and ours not. Characters are spelled as a vocabulary of the kind that it has for
-RWKV, which takes the longest token that fits: among single characters there is only one, and there is no token that ends a text.
+Its BPE splits text by a fixed list of rules, GPT-2's among them and ours not. Characters are spelled as a vocabulary of the kind that it
+has for RWKV, which takes the longest token that fits: among single characters there is only one, and no token ends a text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def faults_of(config: Config, tokenizer: Tokenizer, kind: str) -> Iterator[Fault
             msg("the tokenizer that was trained on your text"),
             msg(
                 "train a model on data of {command:code}, or on GPT-2's tokens or characters",
-                command="nanoscope prepare --tokenizer=bpe --split=gpt2",
+                command="nanoscope prepare FILE --tokenizer=bpe-gpt2",
             ),
         )
     if isinstance(tokenizer, CharTokenizer) and "\n" not in tokenizer.ids:

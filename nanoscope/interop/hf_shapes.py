@@ -1,6 +1,7 @@
 """Two architectures of the transformers library that ours are, number for number: GPT2LMHeadModel and NanoChatForCausalLM.
 
-Each is told by its `config.json`. What a config asks for and ours cannot do is refused, all of it at once: never a model that is nearly right.
+Each is told by its `config.json`. What a config asks for and ours cannot do is refused, all of it at once: never a model that is nearly
+right.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _nanochat_out(config: Config, weights: Weights, vocab_size: int) -> dict[str
 
 
 def halves(weight: Tensor, n_head: int) -> Tensor:
-    """Ours turns channels 0 and 1 together, 2 and 3, ...; theirs i and i + half. Queries and keys in another order give the same products."""
+    """Ours turns channels 0 and 1 together, 2 and 3, ...; theirs i and i + half. In that order queries and keys give the same products."""
     return weight.unflatten(0, (n_head, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
@@ -218,7 +219,7 @@ def _nanochat_shape(about: Mapping[str, Any]) -> Shape:
         at = f"model.layers.{block}."
         wanted |= {f"{at}self_attn.{name}_proj.weight": (width, width) for name in "qkvo"}
         wanted |= {f"{at}mlp.fc1.weight": (4 * width, width), f"{at}mlp.fc2.weight": (width, 4 * width)}
-    cap = about["final_logit_softcapping"] if "final_logit_softcapping" in about else 15.0
+    cap = about.get("final_logit_softcapping", 15.0)
     settings = {
         "arch": "modern", **sizes, "softcap": float(cap or 0.0), "token_shift": False, "ngram_rows": 0, "bias": False,
     }  # fmt: skip

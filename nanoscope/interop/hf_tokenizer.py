@@ -1,8 +1,8 @@
 """Our tokenizers as `tokenizer.json`, the format of Hugging Face's tokenizers library, and back; the ids are the same, one by one.
 
-Characters are a `WordLevel` vocabulary of single letters: a letter that is not in it is an error there as it is here. A BPE is a byte-level
-one, its bytes spelled in GPT-2's letters. tiktoken joins any two neighbours that together are a token, the library only those in its list of
-merges: so all pairs that make a token are in the list, in the order of the tokens.
+Characters are a `WordLevel` vocabulary of single letters: a letter that is not in it is an error there as it is here. A BPE is a
+byte-level one, its bytes spelled in GPT-2's letters. tiktoken joins any two neighbours that together are a token, the library only those in
+its list of merges: so all pairs that make a token are in the list, in the order of the tokens.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _characters(tokenizer: CharTokenizer) -> dict[str, Any]:
 def _byte_pairs(tokenizer: Tokenizer) -> dict[str, Any]:
     assert isinstance(tokenizer, BytePairTokenizer)
     end = {
-        "id": tokenizer.end_of_document, "content": END_OF_TEXT, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-        "special": True,
+        "id": tokenizer.end_of_document, "content": END_OF_TEXT, "single_word": False, "lstrip": False, "rstrip": False,
+        "normalized": False, "special": True,
     }  # fmt: skip
     bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     if tokenizer.pattern == PATTERN:
@@ -57,7 +57,8 @@ def _byte_pairs(tokenizer: Tokenizer) -> dict[str, Any]:
     words = spelled(tokenizer)
     model = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
-        "byte_fallback": False, "ignore_merges": False, "vocab": {**{word: token for token, word in enumerate(words)}, END_OF_TEXT: end["id"]},
+        "byte_fallback": False, "ignore_merges": False,
+        "vocab": {**{word: token for token, word in enumerate(words)}, END_OF_TEXT: end["id"]},
         "merges": [merge.split(" ") for merge in merges_of(tokenizer)],
     }  # fmt: skip
     return _frame(split, {**bytes_only, "use_regex": True}, model, [end])

@@ -1,8 +1,8 @@
-"""nanoGPT's `ckpt.pt`, and the `out` folder that it lies in: weights, AdamW's state and settings, so that training goes on where it stopped.
+"""nanoGPT's `ckpt.pt`, and the `out` folder that it lies in: weights, AdamW's state and settings, so that training goes on.
 
-The file is read by `torch_file.py`, which runs nothing. nanoGPT keeps AdamW's moments by number: first the parameters that are decayed, then the
-others, each in the order of the model; in its first months both in the order of their names, with the embeddings among the others. A model that was
-compiled has `_orig_mod.` before each name.
+The file is read by `torch_file.py`, which runs nothing. nanoGPT keeps AdamW's moments by number: first the parameters that are decayed,
+then the others, each in the order of the model; in its first months both in the order of their names, with the embeddings among the others.
+A model that was compiled has `_orig_mod.` before each name.
 """
 
 from __future__ import annotations

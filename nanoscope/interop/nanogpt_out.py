@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 THEIRS = (
-    "out_dir eval_interval log_interval eval_iters eval_only always_save_checkpoint init_from wandb_log wandb_project wandb_run_name dataset "
-    "gradient_accumulation_steps batch_size block_size n_layer n_head n_embd dropout bias learning_rate max_iters weight_decay beta1 beta2 "
-    "grad_clip decay_lr warmup_iters lr_decay_iters min_lr backend device dtype compile"
+    "out_dir eval_interval log_interval eval_iters eval_only always_save_checkpoint init_from wandb_log wandb_project wandb_run_name "
+    "dataset gradient_accumulation_steps batch_size block_size n_layer n_head n_embd dropout bias learning_rate max_iters weight_decay "
+    "beta1 beta2 grad_clip decay_lr warmup_iters lr_decay_iters min_lr backend device dtype compile"
 ).split()
 UNKNOWN_TO_IT = {"schedule": "cosine", "label_smoothing": 0.0}  # settings of ours that change a training, and what nanoGPT does
 
@@ -58,8 +58,8 @@ def notes_of(config: Config, tokenizer: Tokenizer) -> Iterator[Message]:
 
 
 def write_nanogpt(
-    folder: Path, config: Config, weights: Mapping[str, Tensor], optimizer: Mapping[str, Any], tokenizer: Tokenizer, *, vocab_size: int, step: int,
-    val_loss: float,
+    folder: Path, config: Config, weights: Mapping[str, Tensor], optimizer: Mapping[str, Any], tokenizer: Tokenizer, *, vocab_size: int,
+    step: int, val_loss: float,
 ) -> None:  # fmt: skip
     import torch
 
@@ -84,8 +84,8 @@ def write_nanogpt(
 def _adamw(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """As torch's own AdamW keeps it. Ours has the same parameters under the same numbers."""
     shared = {
-        "lr": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": 1e-8, "amsgrad": False, "maximize": False, "foreach": None,
-        "capturable": False, "differentiable": False, "fused": None, "decoupled_weight_decay": True,
+        "lr": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": 1e-8, "amsgrad": False, "maximize": False,
+        "foreach": None, "capturable": False, "differentiable": False, "fused": None, "decoupled_weight_decay": True,
     }  # fmt: skip
     numbers = [list(group["params"]) for group in saved["param_groups"]]
     groups = [

@@ -1,18 +1,17 @@
 """Files that `torch.save` wrote, read without running anything in them.
 
 Such a file is a zip archive: `data.pkl`, a pickle that describes the values, and one uncompressed entry for the numbers of each tensor.
-torch's own loader trusts the sizes that it finds there, or the code. This one follows only the instructions of `data/unpickle.py`, knows six
-names, compares each size with the size of the file, and reads a tensor when it is asked for: what a checkpoint claims can be compared with what
-it should hold before any memory is taken.
+torch's own loader trusts the sizes that it finds there, or the code. This one follows only the instructions of `data/unpickle.py`, knows a
+dozen names, compares each size with the size of the file, and reads a tensor when it is asked for: what a checkpoint claims can be compared
+with what it should hold before any memory is taken.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import struct
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -28,7 +27,8 @@ MOST_DIRECTORY_BYTES = 4 << 20  # of the archive's list of entries; a model of 1
 DTYPES = {
     "torch FloatStorage": ("float32", 4), "torch DoubleStorage": ("float64", 8), "torch HalfStorage": ("float16", 2),
     "torch BFloat16Storage": ("bfloat16", 2), "torch LongStorage": ("int64", 8), "torch IntStorage": ("int32", 4),
-    "torch ShortStorage": ("int16", 2), "torch CharStorage": ("int8", 1), "torch ByteStorage": ("uint8", 1), "torch BoolStorage": ("bool", 1),
+    "torch ShortStorage": ("int16", 2), "torch CharStorage": ("int8", 1), "torch ByteStorage": ("uint8", 1),
+    "torch BoolStorage": ("bool", 1),
 }  # fmt: skip
 
 
@@ -181,14 +181,5 @@ NAMES: dict[str, Callable[..., Any]] = {
     "torch._utils _rebuild_tensor_v2": _tensor,
     "torch._utils _rebuild_parameter": _parameter,
     "collections OrderedDict": _dict,
-    **{name: _never for name in DTYPES},
+    **dict.fromkeys(DTYPES, _never),
 }
-
-
-def sizes_in(value: Stored | Any) -> Sequence[int] | None:
-    """The shape of what should be a tensor; None where it is something else."""
-    return value.shape if isinstance(value, Stored) else None
-
-
-def is_torch_file(path: Path) -> bool:
-    return path.is_file() and path.suffix in (".pt", ".pth", ".bin") and os.access(path, os.R_OK)

@@ -34,7 +34,7 @@ class Card:
 
 def model_card(card: Card, lang: str = "en") -> str:
     what = msg(
-        "{architecture:code} with {parameters:parameters} parameters and a context of {context:tokens}, trained with nanoscope.",
+        "{architecture:code} with {parameters:parameters} parameters and a context of {context:count} tokens, trained with nanoscope.",
         architecture=card.architecture, parameters=card.parameters, context=card.context,
     )  # fmt: skip
     parts = [FRONT, f"# {card.title}", said(what, lang), *(said(note, lang) for note in card.notes)]

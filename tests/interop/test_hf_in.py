@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from nanoscope.checkpoint.load import fill
 from nanoscope.config.fields import Config
-from nanoscope.errors import UserError
 from nanoscope.data.tokenizers import CharTokenizer
+from nanoscope.errors import UserError
 from nanoscope.interop.fitting import fit
 from nanoscope.interop.hf_in import hugging_face_folder, read_hugging_face
 from nanoscope.message import msg
@@ -40,7 +40,15 @@ def folder(tmp_path: Path) -> Path:
         weights[f"{at}attn.bias"] = torch.ones(1, 1, CONTEXT, CONTEXT)  # the mask buffer that old files carry
     weights |= {"transformer.ln_f.weight": 1 + draw(WIDTH), "transformer.ln_f.bias": draw(WIDTH)}
     save_file(weights, tmp_path / "model.safetensors")
-    shape = {"model_type": "gpt2", "activation_function": "gelu", "n_layer": LAYERS, "n_head": HEADS, "n_embd": WIDTH, "n_positions": CONTEXT, "vocab_size": VOCAB}
+    shape = {
+        "model_type": "gpt2",
+        "activation_function": "gelu",
+        "n_layer": LAYERS,
+        "n_head": HEADS,
+        "n_embd": WIDTH,
+        "n_positions": CONTEXT,
+        "vocab_size": VOCAB,
+    }
     (tmp_path / "config.json").write_text(json.dumps(shape))
     return tmp_path
 
@@ -114,7 +122,7 @@ def test_a_model_that_ours_cannot_be_is_refused_with_all_reasons(folder: Path):
 
 def test_a_folder_that_holds_something_else_is_refused(folder: Path):
     save_file({"weight": torch.zeros(2)}, folder / "model.safetensors")
-    with pytest.raises(UserError, match="the weights lack wte.weight"):
+    with pytest.raises(UserError, match=r"the weights lack wte\.weight"):
         read_hugging_face(folder)
     (folder / "model.safetensors").write_bytes(b"no such thing")
     with pytest.raises(UserError, match="cannot be read"):
