@@ -61,6 +61,7 @@ class Config:
     token_shift: bool = setting(True, msg("arch=modern: each embedding is mixed with the one before it; such a model cannot be exported to other formats"), group="model", fixed=True)
     ngram_rows: int = setting(4096, msg("arch=modern: rows of each hashed table of n-grams (token pairs, triples, …), which are added to the embedding; 0 switches the tables off, and only then the model can be exported"), group="model", unit="rows", low=0, high=10_000_000, fixed=True)
     ngram_order: int = setting(3, msg("arch=modern: the longest n-gram that has a table: 2 pairs, 3 triples too, …; 5 for characters, 2 or 3 for larger tokens"), group="model", unit="tokens", low=2, high=8, fixed=True)
+    ngram_dropout: float = setting(0.0, msg("arch=modern: share of the n-grams that are left out at random in training; above 0 where the same text is read more than once"), group="model", low=0, high=0.99)
     # --- data
     dataset: str = setting("openwebtext", msg("a prepared folder, a folder below data/, or a named corpus, which is prepared at once"), group="data")
     batch_size: int = setting(12, msg("sequences in one micro-batch on one device; auto: as is fastest here by measurement (nanoscope tune), with as many tokens per update as otherwise"), group="data", unit="sequences", low=1, high=1_000_000)

@@ -41,7 +41,7 @@ def generate(
     text[:, :start] = prompt
     model.eval()
     try:
-        with torch.inference_mode(), fast_rows(model, prompt.shape[0]):
+        with torch.inference_mode(), fitting_threads(model, prompt.shape[0]), fast_rows(model, prompt.shape[0]):
             reader = CachedReader(model, config, text) if use_cache and takes_cache(model) else PlainReader(model, config, text)
             for place in range(start, end):
                 token = draw(reader.next_logits(place), taste, generator)
@@ -109,6 +109,24 @@ def takes_cache(model: nn.Module) -> bool:
     return hasattr(model, "hidden") and "cache" in inspect.signature(model.hidden).parameters  # type: ignore[arg-type]
 
 
+ALONE_BELOW = 1 << 23  # multiplications for a column of new tokens
+
+
+@contextlib.contextmanager
+def fitting_threads(model: nn.Module, rows: int) -> Iterator[None]:
+    """One thread where the work for a token is so little that several would spend their time waiting for each other."""
+    weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+    before = torch.get_num_threads()
+    if next(model.parameters()).device.type != "cpu" or rows * weights > ALONE_BELOW or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 ROWS_AT_MOST, WEIGHTS_AT_LEAST, PARTS = 8, 1 << 18, 8
 
 
@@ -138,7 +156,7 @@ def _by_parts(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
         if rows > ROWS_AT_MOST:
             return nn.functional.linear(x, layer.weight, layer.bias)
         columns = x.reshape(rows, -1).t().expand(PARTS, -1, -1)
-        y = torch.bmm(parts, columns).view(layer.out_features, rows).t()
+        y = torch.bmm(parts, columns).view(layer.out_features, rows).t().contiguous()
         return (y + layer.bias if layer.bias is not None else y).reshape(*x.shape[:-1], -1)
 
     return forward

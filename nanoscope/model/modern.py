@@ -42,7 +42,7 @@ class Modern(nn.Module):
         self.softcap = config.softcap
         self.embedding = nn.Embedding(vocab_size, config.n_embd)
         self.shift = nn.Parameter(torch.zeros(config.n_embd)) if config.token_shift else None
-        self.ngrams = NgramTables(vocab_size, config.ngram_rows, config.ngram_order, config.n_embd) if config.ngram_rows else None
+        self.ngrams = NgramTables(config, vocab_size) if config.ngram_rows else None
         self.reach = config.ngram_order - 1  # how far back an embedding looks, at most
         self.dropout = config.dropout
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
@@ -101,11 +101,11 @@ class Modern(nn.Module):
 class NgramTables(nn.Module):
     """A vector for each pair of tokens, each triple and so on, found by hashing: what the blocks need not learn from single tokens."""
 
-    def __init__(self, vocab_size: int, n_rows: int, order: int, n_embd: int):
+    def __init__(self, config: Config, vocab_size: int):
         super().__init__()
         self.base = vocab_size + 1  # one more than there are tokens: 0 stands for "nothing before"
-        self.n_rows, self.order = n_rows, order
-        self.rows = nn.Embedding((order - 1) * n_rows, n_embd)  # pairs first, then triples, ...
+        self.n_rows, self.order, self.dropout = config.ngram_rows, config.ngram_order, config.ngram_dropout
+        self.rows = nn.Embedding((self.order - 1) * self.n_rows, config.n_embd)  # pairs first, then triples, ...
         nn.init.zeros_(self.rows.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -115,7 +115,11 @@ class NgramTables(nn.Module):
         for back in range(1, self.order):
             gram = gram + pow(self.base, back, 1 << 61) * earlier(last, back)
             places.append((back - 1) * self.n_rows + self.row_of(gram))
-        return self.rows(torch.stack(places)).sum(0)
+        found = self.rows(torch.stack(places))  # (order - 1, B, T, d)
+        if self.training and self.dropout:
+            # Whole n-grams are left out, not channels of them: a rare one is otherwise learnt by heart at its first sight.
+            found = found * F.dropout(found.new_ones(found.shape[:-1]), self.dropout)[..., None]
+        return found.sum(0)
 
     def row_of(self, gram: Tensor) -> Tensor:
         mixed = gram * 0x9E3779B1  # the golden ratio in 32 bits: neighbouring numbers land far apart; int64 wraps the same on every device

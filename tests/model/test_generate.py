@@ -122,3 +122,24 @@ def test_a_draw_is_torchs_own():
     ours = draw(logits, Taste(), torch.Generator().manual_seed(2))
     theirs = torch.multinomial(logits.softmax(-1), 1, generator=torch.Generator().manual_seed(2))[:, 0]
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "modern"])
+def test_a_wide_model_writes_what_it_would_write_without_haste(arch: str):
+    model, config = model_of(arch, n_layer=1, n_embd=512)
+    prompt = torch.randint(19, (3, 2), generator=torch.Generator().manual_seed(0))
+    assert any(module.weight.numel() >= WEIGHTS_AT_LEAST for module in model.modules() if isinstance(module, nn.Linear))
+    hasty, slow = (generate(model, config, prompt, 4, taste=Taste(temperature=0), use_cache=use) for use in (True, False))
+    assert torch.equal(hasty, slow)
+
+
+def test_threads_are_as_before_when_the_text_is_written():
+    model, config = model_of("gpt2")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = []
+        generate(model, config, torch.zeros(1, 1, dtype=torch.long), 2, on_token=lambda token: seen.append(torch.get_num_threads()))
+        assert seen == [1, 1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

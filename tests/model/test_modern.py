@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError
 from nanoscope.model.cache import Cache
-from nanoscope.model.modern import Modern
+from nanoscope.model.modern import Modern, NgramTables
 
 TINY = {"arch": "modern", "n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 12, "ngram_rows": 64}
 VOCAB = 11
@@ -169,3 +170,14 @@ def test_without_shift_and_tables_it_is_the_nanochat_of_transformers():
 def halves(weight: torch.Tensor) -> torch.Tensor:
     """Our heads turn channels 0 and 1, 2 and 3, ...; theirs 0 and h / 2, 1 and h / 2 + 1, ...: the same heads in another order."""
     return weight.view(2, 4, 2, 16).transpose(1, 2).reshape(16, 16)
+
+
+def test_left_out_ngrams_are_left_out_whole_in_training_and_never_when_asked_for_an_answer():
+    torch.manual_seed(0)
+    tables = NgramTables(Config(ngram_rows=16, ngram_order=2, n_embd=8, ngram_dropout=0.5), 5)
+    nn.init.ones_(tables.rows.weight)
+    ids = torch.randint(5, (4, 200))
+    seen = tables.train()(ids)
+    assert torch.equal(seen, seen[..., :1].expand_as(seen))  # a vector is there or not, never a part of it
+    assert set(seen.unique().tolist()) == {0.0, 2.0} and 0.8 < seen.mean() < 1.2  # kept ones stand for the others
+    assert torch.equal(tables.eval()(ids), torch.ones(4, 200, 8))

@@ -168,3 +168,14 @@ def take_steps(model: Modern, optimizer: Muon, steps: range) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+@pytest.mark.parametrize("rank", [24, 3])
+def test_a_wide_matrix_is_orthogonalised_by_its_gram_matrix_to_the_same_result(rank: int, monkeypatch: pytest.MonkeyPatch):
+    draw = torch.Generator().manual_seed(0)
+    batch = torch.randn(2, 24, rank, generator=draw) @ torch.randn(2, rank, 96, generator=draw) + 1e-3 * torch.randn(
+        2, 24, 96, generator=draw
+    )
+    by_gram = muon.orthogonalised(batch)
+    monkeypatch.setattr(muon, "GRAM_FROM", 1000)
+    torch.testing.assert_close(by_gram, muon.orthogonalised(batch), rtol=1e-3, atol=1e-4)
