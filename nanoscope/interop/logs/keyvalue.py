@@ -74,9 +74,17 @@ MOST_PATTERNS = 6
 
 def find(source: Text) -> Found:
     found = table.split(find_table(source))
-    for block in BLOCK.finditer(source.text) if _has_blocks(source.text) and found else ():
-        found.understood += range(source.line_at(block.start()), source.line_at(block.end()) + 1)
+    if found and _has_blocks(source.text):
+        spans = np.array([block.span() for block in BLOCK.finditer(source.text)], np.int64).reshape(-1, 2)
+        first, last = source.lines_at(spans[:, 0]), source.lines_at(spans[:, 1])
+        found.understood += (np.repeat(first, last - first + 1) + _counted(last - first + 1)).tolist()
     return found
+
+
+def _counted(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, 2, … for each of the lengths, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
 
 
 def find_table(source: Text) -> Rows:
