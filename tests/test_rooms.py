@@ -41,6 +41,10 @@ ONLY_INSIDE_FUNCTIONS = {
     "gigatoken",
     "rensa",
     "wandb",
+    "tensorboardX",
+    "trackio",
+    "mlflow",
+    "pandas",
     "tiktoken",
 }
 LUMBER = {"utils", "common", "helpers", "misc"}

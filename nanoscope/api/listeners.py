@@ -56,10 +56,11 @@ class Listeners:
             channel.put(event)
 
     def close(self) -> list[Trouble]:
-        """Lets each listener finish what waits for it, and tells of those that had trouble."""
+        """Lets each listener finish what waits for it, all at the same time, and tells of those that had trouble."""
+        began_at_s = time.monotonic()
         for channel in self._channels:
             channel.closing.set()
-        return [trouble for channel in self._channels if (trouble := channel.join()) is not None]
+        return [trouble for channel in self._channels if (trouble := channel.join(began_at_s)) is not None]
 
 
 class _Channel:
@@ -80,8 +81,9 @@ class _Channel:
         else:
             self.missed += 1
 
-    def join(self) -> Trouble | None:
-        self.thread.join(getattr(self.listener, "patience_s", PATIENCE_S))
+    def join(self, began_at_s: float) -> Trouble | None:
+        until_s = began_at_s + getattr(self.listener, "patience_s", PATIENCE_S)
+        self.thread.join(max(0.0, until_s - time.monotonic()))
         if self.thread.is_alive():
             self.missed += len(self.waiting)
             self.because = self.because or "it did not come to an end"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoscope.api.folders import choose_folder, claim_folder, source_name
 from nanoscope.api.origins import initial_weights, run_named, settings_of_run, take_over, with_shape_of
+from nanoscope.api.tracking import check_trackers, told_of, tracking
 from nanoscope.api.tuning import with_answer
 from nanoscope.config.fields import Config
 from nanoscope.config.fields import settings as all_settings
@@ -125,6 +126,7 @@ def run_job(
     (`data.prepare.Progress`) that has to be prepared first."""
     config = job.settings.config
     choose_folder(config, job.name)  # a folder that cannot be used is told before a corpus is prepared for it
+    check_trackers(job.settings)
     from nanoscope.data.store import open_dataset
 
     dataset = open_dataset(config.dataset, on_preparing)
@@ -146,6 +148,9 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     recorder = Recorder(folder)
     listeners = Listeners(recorder, views(progress, folder))
     listeners.add(Watchdog(lambda: certain_faults(folder), listeners.emit))
+    trackers = tracking(config, folder, listeners.emit)
+    for tracker in trackers:
+        listeners.add(tracker)
     try:
         outcome = train(
             config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset, initial=initial
@@ -156,7 +161,8 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
     findings, notes = diagnosed(folder)
     if outcome.unsaved:
         notes = (msg("the last state is not on disk: {because}", because=outcome.unsaved), *notes)
-    return Ended(folder, outcome, progress, findings, troubles, (*job.notes, *notes, *map(_told, troubles)), job.preset)
+    notes = (*job.notes, *notes, *map(_told, troubles), *check_trackers(job.settings), *told_of(trackers))
+    return Ended(folder, outcome, progress, findings, troubles, notes, job.preset)
 
 
 def diagnosed(folder: Path) -> tuple[Sequence[Finding], tuple[Message, ...]]:

@@ -8,6 +8,8 @@ from nanoscope.config.fields import Config, Setting, as_text, settings
 from nanoscope.errors import Fault
 from nanoscope.message import Message, msg
 
+TRACKERS = {"tensorboard", "wandb", "trackio", "mlflow", "none", ""}
+
 
 def faults_in(config: Config, came_from: Mapping[str, str], ignore: Set[str] = frozenset()) -> Iterator[Fault]:
     """Faults of single values, then of values that do not go together. `ignore` names settings that already have a fault."""
@@ -24,6 +26,8 @@ def faults_in(config: Config, came_from: Mapping[str, str], ignore: Set[str] = f
 def _out_of_range(known: Setting, value: object) -> Message | None:
     if value is None:
         return None
+    if known.name == "trackers" and not set(_listed(value)) <= TRACKERS:
+        return msg("{key:code} = {value:code} is not one of its choices", key=known.name, value=value)
     if known.choices and value not in known.choices:
         return msg("{key:code} = {value:code} is not one of its choices", key=known.name, value=value)
     if known.low is not None and value < known.low:  # type: ignore[operator]
@@ -33,7 +37,13 @@ def _out_of_range(known: Setting, value: object) -> Message | None:
     return None
 
 
+def _listed(value: object) -> list[str]:
+    return [each.strip() for each in str(value).split(",")]
+
+
 def _allowed(known: Setting) -> Message:
+    if known.name == "trackers":
+        return msg("use one or several of {choices:code}, with commas between", choices=sorted(TRACKERS - {""}))
     if known.choices:
         return msg("use one of {choices:code}", choices=known.choices)
     return msg("use a value from {low:code} to {high:code}", low=as_text(known.low), high=as_text(known.high))

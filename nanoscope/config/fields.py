@@ -105,13 +105,16 @@ class Config:
     chunked_head: bool | None = setting(None, msg("compute the loss in chunks, so that the logits are never held whole; auto: when they would be larger than the rest"), group="machine")
     threads: int | None = setting(None, msg("CPU threads; auto: the physical cores"), group="machine", unit="threads", low=1, high=4096)
     backend: str = setting("nccl", msg("how several processes speak to each other; gloo is taken where there is no GPU"), group="machine", choices=("nccl", "gloo"))
+    engine: str = setting("auto", msg("several devices: ddp (each has the whole model), fsdp (each has a part of it); auto: ddp, unless the model does not fit"), group="machine", choices=("auto", "ddp", "fsdp"))
+    rank_timeout: float = setting(600.0, msg("several devices: how long one waits for another before the run is ended with the name of the one that did not come"), group="machine", unit="seconds", low=1, high=10**6)
     skip_budget: int = setting(3, msg("non-finite updates that may be skipped within 100 before the run rolls back"), group="machine", unit="updates", low=0, high=10**9)
     # --- output
     out_dir: str = setting("auto", msg("the run folder; auto: runs/ and a name made from preset and number"), group="output")
     log_interval: int = setting(1, msg("updates between two printed lines"), group="output", unit="updates", low=1, high=10**12)
-    wandb_log: bool = setting(False, msg("send the run to Weights & Biases; not there yet in this version"), group="output")
-    wandb_project: str = setting("owt", msg("project name at Weights & Biases"), group="output")
-    wandb_run_name: str = setting("gpt2", msg("run name at Weights & Biases"), group="output")
+    trackers: str = setting("none", msg("where the run is sent while it goes on: tensorboard, wandb, trackio, mlflow, or several with commas between; nanoscope send does it afterwards"), group="output")
+    wandb_log: bool = setting(False, msg("send the run to Weights & Biases; the same as trackers=wandb"), group="output")
+    wandb_project: str | None = setting(None, msg("project name at the trackers; auto: nanoscope"), group="output")
+    wandb_run_name: str | None = setting(None, msg("run name at the trackers; auto: the name of the run folder"), group="output")
     # fmt: on
 
     @property

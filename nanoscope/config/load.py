@@ -36,10 +36,6 @@ def load(source: str | None = None, overrides: Sequence[tuple[str, str]] = ()) -
     config = Config(**draft.values)  # type: ignore[arg-type]
     raise_if_any([*draft.faults, *faults_in(config, draft.came_from, ignore=draft.faulty)])
     came_from = {name: draft.came_from.get(name, "default") for name in settings()}
-    if config.wandb_log:
-        draft.notes.append(
-            msg("{key:code} is on, but this version sends no run anywhere: the record in the run folder is complete", key="wandb_log")
-        )
     return Settings(
         config, came_from, preset=preset, comments=tuple(draft.comments), automatic=frozenset(draft.automatic), notes=tuple(draft.notes)
     )

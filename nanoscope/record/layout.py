@@ -15,6 +15,7 @@ PID_FILE = "running.json"  # process id, host and start of the process that is t
 OWN_MODEL = "model.py"  # a copy of the user's own model file, where the run was started with one
 PROBES = "probes"  # branches that `nanoscope probe` made of this run, each a run folder, and what they answered
 ANSWER_FILE = "answer-{step:06d}.json"  # in there: what the probes of that step found
+TRACKERS = "trackers"  # how far each tracker has got, and what it printed
 OUTPUT_FILE = "output.log"  # what a run that was started with --detach printed
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})$")
@@ -39,6 +40,14 @@ def answer_file(run: Path, step: int) -> Path:
 def answer_files(run: Path) -> list[Path]:
     """What probes of this run answered, the newest step last."""
     return sorted((run / PROBES).glob(ANSWER_FILE.partition("{")[0] + "*.json"))
+
+
+def tracker_file(run: Path, tracker: str) -> Path:
+    return run / TRACKERS / f"{tracker}.json"
+
+
+def tracker_output(run: Path, tracker: str) -> Path:
+    return run / TRACKERS / f"{tracker}.log"
 
 
 def step_of(folder: Path) -> int | None:

@@ -1,0 +1,93 @@
+"""The process behind a tracker of a run that goes on: `python -m nanoscope.api.tracker_process TRACKER RUN PARENT`.
+
+It reads the record as it grows and hands rows on. It takes no more of the processor than the training leaves over, never tries longer than
+the training lives, and ends without asking the library, which might not let it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from nanoscope.api.sending import Kept, Sender
+from nanoscope.record.layout import tracker_file
+
+POLL_S = 1.0
+LONGEST_PAUSE_S = 60.0  # between two tries after a failure
+ORPHAN_S = 20.0  # how long it may go on when the training is gone
+
+
+def main(tracker: str, run: str, parent: str) -> int:
+    folder = Path(run)
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(5)
+    threading.Thread(target=_end_with, args=(int(parent),), name="parent", daemon=True).start()
+    Kept(tracker_file(folder, tracker)).write(pid=os.getpid(), because="", is_closed=False)
+    try:
+        from nanoscope.interop.trackers import tracker_named
+
+        sender = Sender(folder, tracker, tracker_named(tracker))
+        sender.open()
+        import nanoscope.analysis.diagnose
+        import nanoscope.present.markdown  # noqa: F401  now, while there is time: at the end there are only seconds
+
+        _follow(sender, int(parent))
+    except BaseException as error:
+        traceback.print_exc()
+        Kept(tracker_file(folder, tracker)).write(because=_words(error))
+        return 1
+    return 0
+
+
+def _follow(sender: Sender, parent: int) -> None:
+    failures = 0
+    while True:
+        try:
+            was_there = _lives(parent)  # asked before reading: what it wrote last is then read as well
+            sender.pump()
+            if failures:
+                failures = 0
+                sender.outlet.kept.write(because="")
+            if sender.has_ended or not was_there:
+                sender.finish()
+                return
+            time.sleep(POLL_S)
+        except Exception as error:
+            traceback.print_exc()
+            failures += 1
+            sender.outlet.kept.write(because=_words(error), failures=failures)
+            if sender.has_ended or not _lives(parent):
+                raise
+            time.sleep(min(POLL_S * 2**failures, LONGEST_PAUSE_S))
+
+
+def _end_with(parent: int) -> None:
+    while _lives(parent):
+        time.sleep(1.0)
+    time.sleep(ORPHAN_S)
+    os._exit(3)
+
+
+def _lives(parent: int) -> bool:
+    if os.name != "nt":
+        return os.getppid() == parent
+    import psutil
+
+    return psutil.pid_exists(parent)
+
+
+def _words(error: BaseException) -> str:
+    said = f"{type(error).__name__}: {error}".strip().splitlines()
+    return said[0][:300] if said else type(error).__name__
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:4])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a library's own leave-taking may hang
