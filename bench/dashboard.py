@@ -97,7 +97,7 @@ REDRAW = """async ranges => {
     const times = [];
     for (const range of ranges) {
         const started = performance.now();
-        await window.Plotly.relayout(plot, { 'xaxis.range': range });
+        await window.Plotly.relayout(plot, { 'xaxis.range[0]': range[0], 'xaxis.range[1]': range[1] });
         await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
         times.push((performance.now() - started) / 1000);
         await new Promise(done => setTimeout(done, 900));

@@ -45,7 +45,7 @@ class Columns:
         per_token = self.case.flops_per_token
         if found["tokens"] is not None and per_token is not None:
             found["flops"] = found["tokens"] * per_token.value
-        return {name: found[name] for name in AXES if found.get(name) is not None}  # type: ignore[misc]
+        return {name: at for name in AXES if (at := found.get(name)) is not None and (len(at) or name == "step")}
 
     def _tokens(self) -> np.ndarray | None:
         rows = self.run.steps

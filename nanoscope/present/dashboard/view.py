@@ -73,8 +73,8 @@ def row_of(columns: Columns, state: str) -> dict[str, Any]:
         "best_val": None if best is None else float(case.evals.val[best]),
         "best_se": None if best is None else _finite(float(case.evals.val_se[best])),
         "best_step": None if best is None else int(case.evals.step[best]),
-        "tokens_per_s": None if speed is None else _finite(float(np.nanmedian(speed[-RECENT:]))),
-        "mfu": None if mfu is None else _finite(float(np.nanmedian(mfu[-RECENT:]))),
+        "tokens_per_s": _recent(speed),
+        "mfu": _recent(mfu),
         "left_s": _left_s(columns, update_s) if state in ("running", "silent") else None,
         "created_at_s": run.number("created_at_s"),
         "parameters": None if case.parameters is None else case.parameters.value,
@@ -282,6 +282,13 @@ def comparison_of(comparison: Comparison, lang: str) -> dict[str, Any]:
             for each in comparison.differences
         ],
     }
+
+
+def _recent(column: np.ndarray | None) -> float | None:
+    """The median of the last updates that tell it."""
+    told = column[-RECENT:] if column is not None else np.zeros(0)
+    told = told[np.isfinite(told)]
+    return float(np.median(told)) if len(told) else None
 
 
 def _last(column: np.ndarray) -> float | str | None:

@@ -1,6 +1,6 @@
 // One chart: Plotly draws it; the crosshair, the readout and the data table are the page's own, so that they are the same on every chart.
 
-import { announce, button, el, fill } from "./dom.js";
+import { announce, el, fill } from "./dom.js";
 import { firstAtLeast } from "./source.js";
 import { show, t } from "./words.js";
 
@@ -254,6 +254,7 @@ export class Chart {
         const rest = series.rest ?? "";
         const value = el("span", { class: "value" }, rest);
         if (series.kind) this.items.push({ series, value, rest });
+        if (series.name === this.panel.title) return el("span", { class: "item alone" }, value); // the only curve: the title names it
         const swatch = el("span", { class: `swatch ${series.symbol ? "dot" : ""}`, style: { "--colour": series.colour } });
         const isOn = !this.hidden.has(series.key);
         const toggle = () => {

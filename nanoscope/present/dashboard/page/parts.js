@@ -1,7 +1,6 @@
 // Parts of a run's page that are no curves: where the time went in all, samples, settings.
 
 import { el, fill } from "./dom.js";
-import { colour } from "./chart.js";
 import { show, t } from "./words.js";
 
 /** All seconds of the run as one strip. */
@@ -11,8 +10,8 @@ export function timeStrip(time) {
     "section",
     { class: "part time" },
     el("h2", {}, t("part.time")),
-    el("div", { class: "strip", role: "img", "aria-label": parts.map((part) => `${part.name} ${show(part.share, "share")}`).join(", ") }, parts.map((part) => el("span", { style: { width: `${part.share * 100}%`, background: colour(part.key) }, title: `${part.name} ${show(part.total_s, "seconds")}` }))),
-    el("ul", { class: "keys" }, parts.map((part) => el("li", {}, el("span", { class: "swatch", style: { "--colour": colour(part.key) } }), part.name, " ", el("b", {}, show(part.share, "share")), " ", el("small", {}, show(part.total_s, "seconds"))))),
+    el("div", { class: "strip", role: "img", "aria-label": parts.map((part) => `${part.name} ${show(part.share, "share")}`).join(", ") }, parts.map((part) => el("span", { style: { width: `${part.share * 100}%`, background: `var(--${part.key})` }, title: `${part.name} ${show(part.total_s, "seconds")}` }))),
+    el("ul", { class: "keys" }, parts.map((part) => el("li", {}, el("span", { class: "swatch", style: { "--colour": `var(--${part.key})` } }), part.name, " ", el("b", {}, show(part.share, "share")), " ", el("small", {}, show(part.total_s, "seconds"))))),
   );
 }
 
