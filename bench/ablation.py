@@ -1,10 +1,13 @@
 """What each ingredient of the recipe is worth: a preset trained as it is, and again with one thing taken away or put back.
 
     python bench/ablation.py [--preset=shakespeare-fast] [--seeds=3] [--only=TEXT] [--key=value ...]
+    python bench/ablation.py --widths=64,128,256 [--seeds=1] [--key=value ...]     do the rates fit other widths without a new search?
 
 Prints, for each variant, the loss on the whole val split over the seeds and the time of an update. Ingredients that are settings are
 switched by them; the others are replaced in the model from here, so that the model itself stays one page. Rates are the preset's for all,
-except where the optimizer is another: there several are tried, and the best counts.
+except where the optimizer is another: there several are tried, and the best counts. With --widths both rates of the preset are halved,
+kept and doubled at each width (heads of 32 channels): where the rule of train/muon.py holds, the middle column is the lowest, or nearly, in
+every row.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from nanoscope.record.events import Event, StepTaken
 from nanoscope.train.loop import train
 
 ADAMW_RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+RATE_FACTORS = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ def variants() -> dict[str, Variant]:
         "tables of pairs only": Variant({"ngram_order": 2}),
         "tables of pairs and triples": Variant({"ngram_order": 3}),
         "tables up to four": Variant({"ngram_order": 4}),
+        "without leaving n-grams out": Variant({"ngram_dropout": 0.0}),
         "without soft-cap": Variant({"softcap": 0.0}),
         "GELU instead of ReLU squared": Variant({}, lambda: patch.object(modern, "relu_squared", F.gelu)),
         "queries and keys not normed": Variant({}, lambda: patch.object(modern, "turned", turned_only)),
@@ -75,12 +80,31 @@ def main() -> None:
     parser.add_argument("--preset", default="shakespeare-fast")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="variants whose name holds this text")
+    parser.add_argument("--widths", help="instead: these widths, each with half, the same and twice the rates")
     given, more = parser.parse_known_args()
     overrides = [tuple(text.removeprefix("--").split("=", 1)) for text in more]
     config = dataclasses.replace(load(given.preset, overrides).config, eval_whole=True, eval_iters=1, sample_interval=0)  # type: ignore[arg-type]
     config = dataclasses.replace(config, eval_interval=config.max_iters)
     dataset = open_dataset(config.dataset)
     print(f"{given.preset} {' '.join(more)}: {config.max_iters} updates of {config.tokens_per_update} tokens, {given.seeds} seeds")
+    if given.widths:
+        other_widths(config, dataset, [int(width) for width in given.widths.split(",")], given.seeds)
+    else:
+        one_by_one(config, dataset, given)
+
+
+def other_widths(config: Config, dataset: Dataset, widths: list[int], seeds: int) -> None:
+    print(f"{'n_embd':>8}" + "".join(f"{f'rates x {factor:g}':>14}" for factor in RATE_FACTORS))
+    for width in widths:
+        row = []
+        for factor in RATE_FACTORS:
+            rates = {name: factor * getattr(config, name) for name in ("learning_rate", "matrix_learning_rate")}
+            variant = Variant({"n_embd": width, "n_head": max(1, width // 32), **rates})
+            row.append(statistics.mean(trained(config, variant, dataset, seed)[0] for seed in range(seeds)))
+        print(f"{width:8}" + "".join(f"{loss:14.4f}" for loss in row), flush=True)
+
+
+def one_by_one(config: Config, dataset: Dataset, given: argparse.Namespace) -> None:
     print(f"{'':44}{'val loss':>10}{'sd':>8}{'worth':>9}{'ms/update':>11}")
     base = None
     for name, variant in variants().items():
