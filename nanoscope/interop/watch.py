@@ -34,7 +34,7 @@ from nanoscope.record.run import Run
 from nanoscope.record.write import Recorder, training_here, write_run_file
 
 READ_EVERY_S = 0.5  # rows become events at most this long after they were printed
-LOOK_EVERY_S = 10.0  # and the whole run is looked at this often
+LOOK_EVERY_S = 2.0  # and the whole run is looked at this often, as long as that takes no more than a twentieth of the time
 COLUMNS = 200  # of the terminal that the program is given where we have none: progress bars and tables fit
 FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
