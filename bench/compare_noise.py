@@ -5,7 +5,9 @@
 
 Every pair of seeds of one config is compared at the end and halfway. Asked for: a winner in at most 5 % of the pairs. Then the val losses
 of one run of each pair (each batch's alike) are moved by 3.3 standard errors of the very comparison. Asked for: told apart in at least 90
-%. Groups of three against three other seeds are tried in the same way."""
+%. Groups of three against three other seeds are tried in the same way. A comparison that claimed large errors would pass both: so the
+differences are also given in standard errors (their root mean square should be near 1), and how often runs are told apart that differ by
+3.3 times what the seeds themselves scatter."""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ MOVED_BY = 3.3  # standard errors
 
 
 def groups_of(folder: Path) -> dict[str, list]:
+    from nanoscope.record.layout import is_run
     from nanoscope.record.read import read_run
 
     groups = defaultdict(list)
-    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+    for path in sorted(path for path in folder.iterdir() if is_run(path)):
         run = read_run(path)
         if run.get("state") == "finished":
             groups[path.name.rsplit("-seed-", 1)[0]].append(run)
@@ -66,7 +69,8 @@ def trials(runs: list, size: int) -> Iterable[tuple[tuple, tuple]]:
 
 
 def measured(runs: list, size: int) -> dict[str, float]:
-    winners, told, tried, ratios = 0, 0, 0, []
+    winners, told, told_truly, tried, ratios = 0, 0, 0, 0, []
+    truth = float(np.std([run.evals.val[-1] for run in runs], ddof=1)) * np.sqrt(2 / size)  # of a difference, by the seeds alone
     for ones, others in trials(runs, size):
         seen = verdict(ones, others)
         tried += 1
@@ -75,7 +79,15 @@ def measured(runs: list, size: int) -> dict[str, float]:
         # Whichever side is higher by chance, the difference is put on top of the other: half of the pairs then start from behind.
         apart = verdict(ones, tuple(moved(run, MOVED_BY * seen.measured.se) for run in others))
         told += apart.result == "ahead" and apart.ahead == "a"
-    return {"pairs": tried, "winners": winners, "told_apart": told, "rms_in_standard_errors": float(np.sqrt(np.mean(np.square(ratios))))}
+        truly = verdict(ones, tuple(moved(run, MOVED_BY * truth) for run in others))
+        told_truly += truly.result == "ahead" and truly.ahead == "a"
+    return {
+        "pairs": tried,
+        "winners": winners,
+        "told_apart": told,
+        "told_apart_by_scatter": told_truly,
+        "rms_in_standard_errors": float(np.sqrt(np.mean(np.square(ratios)))),
+    }
 
 
 def main() -> int:
@@ -96,10 +108,13 @@ def main() -> int:
         print(json.dumps({"rows": rows, "pairs": pairs, "winner_declared": false, "told_apart": told}, indent=1))
     else:
         for name, row in rows.items():
-            winners, told_apart = row["winners"] / row["pairs"], row["told_apart"] / row["pairs"]
+            winners, told_apart, by_scatter = (row[key] / row["pairs"] for key in ("winners", "told_apart", "told_apart_by_scatter"))
             rms = row["rms_in_standard_errors"]
-            print(f"{name:<34}{row['pairs']:>5} pairs{winners:>8.1%} winners{told_apart:>8.1%} told apart{rms:>7.2f} rms")
-        print(f"single pairs together: {pairs}, a winner in {false:.1%}, {MOVED_BY} standard errors told apart in {told:.1%}")
+            words = f"{winners:>8.1%} winners{told_apart:>8.1%} told apart{by_scatter:>8.1%} by scatter{rms:>7.2f} rms"
+            print(f"{name:<34}{row['pairs']:>5} pairs{words}")
+        scatter = sum(row["told_apart_by_scatter"] for row in single) / pairs
+        print(f"single pairs together: {pairs}, a winner in {false:.1%}, {MOVED_BY} standard errors told apart in {told:.1%}, ", end="")
+        print(f"{MOVED_BY} times the seeds' scatter in {scatter:.1%}")
     return 0 if false <= 0.05 and told >= 0.9 else 1
 
 

@@ -34,11 +34,12 @@ class Case:
 
 def cases_of(folder: Path) -> tuple[list[Case], list[tuple[str, float, str]]]:
     from nanoscope.analysis.forecast import Refusal, forecast
+    from nanoscope.record.layout import is_run
     from nanoscope.record.read import read_run
     from nanoscope.record.run import until
 
     found, refused = [], []
-    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+    for path in sorted(path for path in folder.iterdir() if is_run(path)):
         run = read_run(path)
         if run.get("state") != "finished":
             continue

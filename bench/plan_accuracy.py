@@ -9,14 +9,15 @@ again, no config is begun when `--seconds` are over, and every part ends with th
 Asked for: update time within 10 % in the median and 25 % at worst over at least 24 configs of both architectures, 0.1 M to 124 M
 parameters; peak memory within 8 % in the median and never more than 5 % too low; the whole time of three runs within 10 %.
 The training is `nanoscope train` in a process of its own; its update time is the median of its steps, its memory the operating system's
-peak for that process. The load before and after each config is kept beside it: two halves that saw different machines say nothing about
-the plan."""
+peak for that process. Beside each config is kept how much of the machine other programs used meanwhile: where that was more than a
+twentieth, the two halves may have seen different machines, and the config is measured again in the next part."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -40,6 +41,7 @@ SHAPES = (  # layers, heads, width, context, data, micro-batch, accumulation, up
     (12, 12, 384, 1024, "shakespeare", 1, 1, 5),
     (12, 12, 768, 1024, "shakespeare", 1, 1, 4),
 )
+QUIET = 0.05
 BASE = "shakespeare-char-cpu"
 WHOLE_RUNS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("quickstart", "quickstart", {}),
@@ -76,7 +78,7 @@ def settings_of(arch: str, shape: tuple) -> dict[str, object]:
 
 
 def measured(name: str, source: str, settings: dict[str, object]) -> dict[str, object]:
-    load = os.getloadavg()[0]
+    before = used_by_others()
     plan = planned(source, settings)
     calibration = plan.machine.calibration
     assert calibration is not None, plan.machine.not_calibrated
@@ -86,8 +88,25 @@ def measured(name: str, source: str, settings: dict[str, object]) -> dict[str, o
         "name": name, "parameters": plan.value("parameters"), "planned_update_s": plan.value("update_s"),
         "update_s": statistics.median(run.steps.took_s[1:].tolist()), "planned_bytes": plan.value("memory_total"), "bytes": used,
         "planned_total_s": plan.value("total_s"), "total_s": took_s, "planning_s": calibration.took_s,
-        "layers_timed": list(calibration.layers_timed), "load": [load, os.getloadavg()[0]],
+        "layers_timed": list(calibration.layers_timed), "others_frac": share_of_others(before, used_by_others()),
     }  # fmt: skip
+
+
+def used_by_others() -> tuple[float, float]:
+    """(seconds that the machine's cores worked for other programs, seconds that they had) since it was started; Linux only."""
+    try:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    except OSError:
+        return 0.0, 0.0
+    own = sum(sum(resource.getrusage(whose)[:2]) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    idle = ticks[3] + ticks[4]
+    second = os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - idle) / second - own, sum(ticks) / second
+
+
+def share_of_others(before: tuple[float, float], after: tuple[float, float]) -> float:
+    had = after[1] - before[1]
+    return max(0.0, after[0] - before[0]) / had if had else 0.0
 
 
 def planned(source: str, settings: dict[str, object]):
@@ -125,18 +144,19 @@ def main() -> int:
     for name, source, settings in cases():
         if given.table or time.perf_counter() - began_s > given.seconds:
             break
-        if given.only not in name or (name in lines_of(given.results) and not given.again):
+        if given.only not in name or (name in quiet_lines(given.results) and not given.again):
             continue
         line = measured(name, source, settings)
         with open(given.results, "a") as file:
             file.write(json.dumps(line) + "\n")
         print(words_of(line), flush=True)
-    return report(list(lines_of(given.results).values()), print_lines=given.table)
+    return report(list(quiet_lines(given.results).values()), print_lines=given.table)
 
 
-def lines_of(path: Path) -> dict[str, dict]:
-    """By name, the newest of each."""
-    return {line["name"]: line for line in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
+def quiet_lines(path: Path) -> dict[str, dict]:
+    """By name, the newest of each that was measured while nothing else was going on."""
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return {line["name"]: line for line in lines if line["others_frac"] <= QUIET}
 
 
 def report(lines: list[dict], *, print_lines: bool) -> int:
@@ -177,7 +197,7 @@ def words_of(line: dict) -> str:
     parts.append(f"peak {line['planned_bytes'] / 1e6:5.0f} {line['bytes'] / 1e6:5.0f} MB {error(line, 'bytes'):+6.1%}")
     if line["name"].startswith("whole"):
         parts.append(f"whole {line['planned_total_s']:5.1f} {line['total_s']:5.1f} s {error(line, 'total_s'):+6.1%}")
-    return "  ".join([*parts, f"planning {line['planning_s']:4.1f} s, load {line['load'][0]:.1f} {line['load'][1]:.1f}"])
+    return "  ".join([*parts, f"planning {line['planning_s']:4.1f} s, others {line['others_frac']:.0%}"])
 
 
 if __name__ == "__main__":

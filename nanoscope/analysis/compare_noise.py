@@ -124,12 +124,44 @@ REFERENCE_SLOPE = 0.17  # nats an e-fold of tokens at their end
 SPREAD_EXPONENT = -0.35
 """Repeats differ as if one were a little further along the curve than the other: by 1.1 % of its tokens in those runs of 0.7 B, by 12 % in
 eight repeats of a 2 x 64 model at 0.8 M characters. Between the two the share is taken to go with this power of the tokens."""
+WANDERING = 1.9
+"""Spread between repeats over the sway of their difference from evaluation to evaluation: seeds of three small models, at every step of
+their runs (bench/compare_noise.py)."""
+PLACES, FEWEST_PLACES = 9, 6  # evaluations of the last third that the sway is taken from
 
 
 def known_spread(a: Side, b: Side, step_a: float, step_b: float) -> tuple[float, Message]:
-    """Standard deviation between repeats of one run, as far as runs of this kind have been repeated."""
+    """Standard deviation between repeats of one run: from how the two wander against each other where both were evaluated on the same
+    batches on the way there, else as far as runs of this kind have been repeated."""
+    sway = sway_between(a, b, step_a) if step_a == step_b else None
+    if sway is not None:
+        spread = max(SEED_SPREAD, WANDERING * sway)
+        return spread, msg(
+            "spread between repeats by how the two wander against each other from evaluation to evaluation, {spread:nats}", spread=spread
+        )
     spread = max(_usual_spread(a, step_a), _usual_spread(b, step_b))
     return spread, msg("usual spread between repeats of such a run, {spread:nats}", spread=spread)
+
+
+def sway_between(a: Side, b: Side, step: float) -> float | None:
+    """Standard deviation of one run, as seen in the steps of the difference over the last third of the way, its trend left out."""
+    shared = sorted(set(a.curve.step.tolist()) & set(b.curve.step.tolist()))
+    late = [each for each in shared if step * 2 / 3 <= each <= step and each > 0]
+    if len(late) < FEWEST_PLACES:
+        return None
+    chosen = [late[i] for i in np.unique(np.linspace(0, len(late) - 1, PLACES).round().astype(int))]
+    if not all(_same_batches(a, b, each) for each in chosen):
+        return None
+    steps_a, steps_b = (dict(zip(side.curve.step.tolist(), side.curve.val.tolist(), strict=True)) for side in (a, b))
+    moves = np.diff([steps_a[each] - steps_b[each] for each in chosen])
+    # Each move is of two places of a difference of two runs: four independent errors, were there no memory.
+    runs = 1 / len(a.cases) + 1 / len(b.cases)
+    return float(np.std(moves, ddof=1) / math.sqrt(2 * runs))
+
+
+def _same_batches(a: Side, b: Side, step: float) -> bool:
+    batches_a, batches_b = a.batch_losses_at(step), b.batch_losses_at(step)
+    return bool(batches_a and batches_b and len({fingerprint for fingerprint, _ in (*batches_a, *batches_b)}) == 1)
 
 
 def _usual_spread(side: Side, step: float) -> float:

@@ -32,7 +32,9 @@ from nanoscope.sizing import flops_per_token, parameters, shape_of
 Done = TypeVar("Done")
 ASSUMED_EFFICIENCY = 0.5  # of the fastest matrix product, for guessing what a measurement will take
 LONGEST_UPDATE_S = 2.0  # of the whole model at the configured micro-batch; above, fewer layers are tried
-FEWEST_UPDATES, MOST_UPDATES = 4, 24  # of which the first is not counted
+FEWEST_UPDATES, MOST_UPDATES = 4, 160
+WARMING_UP = 4  # the first quarter of the updates is not counted: memory is still being found, caches are cold
+QUICK_S = 0.1  # an update that takes less has its forward pass timed more often
 
 
 @dataclass(frozen=True)
@@ -120,17 +122,22 @@ def what_to_try(config: Config, vocab_size: int, peak: float, budget_s: float) -
         shape = shape_of(dataclasses.replace(config, n_layer=layers), vocab_size)
         return flops_per_token(shape).training * size * config.block_size / (ASSUMED_EFFICIENCY * peak)
 
+    def trial(layers: int, each: int, budget: float, is_main: bool) -> Trial:
+        update_s = cost_s(layers, each) * min(2, config.gradient_accumulation_steps)
+        updates = min(MOST_UPDATES, max(FEWEST_UPDATES, int(budget / update_s)))
+        return Trial(layers, each, budget, updates, is_main, is_quick=update_s < QUICK_S)
+
     size = config.batch_size
     if cost_s(config.n_layer, size) <= LONGEST_UPDATE_S:
         tried = sorted({max(1, size // 2), size if size > 1 else 2})
         # The configured size is what the plan rests on; the other one only says how time and memory go with it.
-        return [Trial(config.n_layer, each, budget_s * (0.7 if each == size else 0.3), each == size) for each in tried]
+        return [trial(config.n_layer, each, budget_s * (0.7 if each == size else 0.3), each == size) for each in tried]
     while size > 1 and cost_s(2, size) > LONGEST_UPDATE_S:
         size //= 2
     deep = min(2, config.n_layer)
     while deep < min(4, config.n_layer) and cost_s(deep + 1, size) <= LONGEST_UPDATE_S:
         deep += 1
-    return [Trial(layers, size, budget_s / 2, layers == deep) for layers in sorted({1, deep})]
+    return [trial(layers, size, budget_s / 2, layers == deep) for layers in sorted({1, deep})]
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,18 @@ class Trial:
     layers: int
     size: int
     budget_s: float
+    updates: int  # that should fit into it
     is_main: bool  # the one at the configured size, or nearest to it: it also writes a sample
+    is_quick: bool
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """One halfway, so that its writing is in the peak of memory and not in the median of the times, and one at the end."""
+        return max(2, self.updates // 2)
+
+    @property
+    def eval_iters(self) -> int:
+        return 10 if self.is_quick else 3
 
 
 def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder: Path, libraries: float) -> Point:
@@ -149,12 +167,13 @@ def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder
         2, config.gradient_accumulation_steps
     )  # from two on, gradients wait in memory and the micro-batches' norms are taken
     small = dataclasses.replace(
-        config, n_layer=trial.layers, batch_size=trial.size, gradient_accumulation_steps=accumulation, max_iters=MOST_UPDATES,
-        lr_decay_iters=MOST_UPDATES, warmup_iters=0, eval_interval=MOST_UPDATES, eval_iters=1 if trial.layers < config.n_layer else 3,
-        eval_whole=False, checkpoint_interval=2, keep_checkpoints=1, out_dir=str(folder), overwrite=False,
+        config, n_layer=trial.layers, batch_size=trial.size, gradient_accumulation_steps=accumulation, max_iters=trial.updates,
+        lr_decay_iters=trial.updates, warmup_iters=0, eval_interval=trial.updates,
+        eval_iters=1 if trial.layers < config.n_layer else trial.eval_iters, eval_whole=False,
+        checkpoint_interval=trial.checkpoint_interval, keep_checkpoints=1, out_dir=str(folder), overwrite=False,
         sample_interval=None if config.sample_interval != 0 and trial.is_main else 0,
     )  # fmt: skip
-    watch = Watch(folder, trial.budget_s)
+    watch = Watch(folder, trial.budget_s, fewest=trial.checkpoint_interval + 2)
     began_at_s = time.time()
     train(small, data, folder, watch, may_refuse=False)
     ended_at_s, peak = time.time(), peak_bytes(machine) + not_counted(libraries)
@@ -164,9 +183,10 @@ def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder
 class Watch:
     """Keeps the events, and asks the loop to stop when the time is up and enough was seen."""
 
-    def __init__(self, folder: Path, budget_s: float):
+    def __init__(self, folder: Path, budget_s: float, fewest: int):
         self.seen: list[e.Event] = []
-        self._stop, self._budget_s, self._until_s, self._updates = folder / STOP_FILE, budget_s, float("inf"), 0
+        self._stop, self._budget_s, self._until_s = folder / STOP_FILE, budget_s, float("inf")
+        self._updates, self._fewest = 0, fewest
 
     def __call__(self, event: e.Event) -> None:
         self.seen.append(event)
@@ -175,7 +195,7 @@ class Watch:
         self._updates += 1
         if self._updates == 1:
             self._until_s = time.monotonic() + self._budget_s
-        if self._updates >= FEWEST_UPDATES and time.monotonic() > self._until_s:
+        if self._updates >= self._fewest and time.monotonic() > self._until_s:
             self._stop.touch()
 
 
@@ -187,7 +207,7 @@ def point_of(
     is_whole = len(evals) > 2  # not stopped before the last evaluation
     saved = [event for event in seen if isinstance(event, e.CheckpointSaved) and event.step]
     samples = [event.took_s for event in seen if isinstance(event, e.SampleWritten)]
-    ordinary = [event.took_s for event in steps[1:]]
+    ordinary = [event.took_s for event in steps[max(1, len(steps) // WARMING_UP) :]]
     update_s = statistics.median(ordinary)
     batches = max(1, len(evals[0].batch_losses))
     spent_before_s = sum(event.took_s for event in evals[:2]) + sum(samples[:1])

@@ -13,7 +13,7 @@ from comparing import LARGE, NANOGPT, OURS, SMALL, cpu_run, gpu_run, large_run, 
 from nanoscope.analysis.compare import compare
 from nanoscope.analysis.compare_axes import _first_at, sooner
 from nanoscope.analysis.compare_labels import labels
-from nanoscope.analysis.compare_noise import measure, seeds_needed
+from nanoscope.analysis.compare_noise import WANDERING, measure, seeds_needed
 from nanoscope.analysis.compare_remarks import agreement, blown_up_at
 from nanoscope.analysis.compare_side import Group, Side
 from nanoscope.errors import UserError
@@ -165,6 +165,24 @@ def test_groups_of_seeds_are_compared_by_their_spread():
     same = Group("b", tuple(seeded(s + 50, sd_seed=0.02) for s in range(5)))
     verdict = compare([a, same]).outcome("steps").verdicts[0]
     assert verdict.result == "no_difference" and "more seeds a side would show 0.0100" in say(verdict.words)
+
+
+def wandering(seed, sway, drift=0.0, batches="x"):
+    """Evaluated 60 times on the same batches; the loss sways from one to the next, and drifts."""
+    rng, pattern = np.random.default_rng(seed), np.random.default_rng(7).normal(0, 0.2, 20)
+    vals = [(k * 20, 2.0 - drift * k + rng.normal(0, sway)) for k in range(1, 61)]
+    return run_of(
+        f"s{seed}", evals=[(k, v, v) for k, v in vals], batches=[(batches, v + pattern - pattern.mean()) for _, v in vals], words=OURS,
+        block_size=64, dataset="x", batch_size=8, gradient_accumulation_steps=1, n_layer=2,
+    )  # fmt: skip
+
+
+def test_the_spread_between_repeats_is_seen_in_how_two_runs_wander():
+    spreads = [compare([Group("a", (wandering(s, 0.01),)), Group("b", (wandering(s + 1, 0.01, drift),))]).outcome("steps").verdicts[0].measured.spread
+               for s in range(0, 20, 2) for drift in (0.0, 0.005)]  # fmt: skip
+    assert np.sqrt(np.mean(np.square(spreads))) == pytest.approx(WANDERING * 0.01, rel=0.2)  # a drift apart is no noise
+    other = compare([Group("a", (wandering(0, 0.01),)), Group("b", (wandering(1, 0.01, batches="y"),))])
+    assert "usual spread" in say(other.outcome("steps").verdicts[0].measured.how[-1])  # other batches: the sway would be theirs
 
 
 def test_seeds_needed_is_the_usual_formula():
