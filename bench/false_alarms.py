@@ -378,7 +378,8 @@ def verdicts_of(number: int) -> list[Verdict]:
         if not is_run(place):
             begun = place.with_name(place.name + ".begun")  # one that was broken off is not taken for a run
             shutil.rmtree(begun, ignore_errors=True)
-            make(made, begun)
+            if make(made, begun).get("state") == "stopped":
+                raise SystemExit(f"stopped while {made.name!r} was made")
             begun.rename(place)
         run = read_run(place)
     cuts = [draw.randint(20, int(run.steps.step[-1]) - 1) for _ in range(3)] if not made.expected else []
