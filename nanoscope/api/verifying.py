@@ -41,7 +41,9 @@ def _run_file(folder: Path) -> Checked:
         facts = read_run_file(folder)
     except UserError as error:
         return Checked(RUN_FILE, problems=tuple(fault.what for fault in error.faults))
-    missing = [key for key in ("config", "machine", "versions", "data") if not isinstance(facts.get(key), dict)]
+    # A run that `watch` recorded, or another loop logged, says in its words whose it is; of its settings only what was printed is known.
+    needed = ("words",) if isinstance(facts.get("words"), dict) else ("config", "machine", "versions", "data")
+    missing = [key for key in needed if not isinstance(facts.get(key), dict)]
     problems = (msg("it does not hold {keys:code}", keys=missing),) if missing else ()
     return Checked(RUN_FILE, msg("{count:count} settings", count=len(facts.get("config", {}))), problems)
 
@@ -53,6 +55,7 @@ def _events(folder: Path) -> Checked:
     found, _ = events_since(folder, 0)
     not_understood = path.read_bytes().count(b"\n") - len(found)
     steps = {event.step for event in found if isinstance(event, e.StepTaken) and not event.rank}
+    logged = {event.step for event in found if isinstance(event, e.Logged)}  # of another loop, which need not tell each step
     first = min((event.step for event in found if isinstance(event, e.RunStarted)), default=0)
     gaps = [step for step in range(first + 1, max(steps, default=first) + 1) if step not in steps]
     attempts = max((event.attempt for event in found), default=0)
@@ -64,7 +67,10 @@ def _events(folder: Path) -> Checked:
     lost = [event for event in found if isinstance(event, e.RunEnded) and event.events_lost]
     problems += [msg("{count:count} events were lost: {because}", count=event.events_lost, because=event.lost_because) for event in lost]
     facts = msg(
-        "{events:count} events, {steps:count} steps, {attempts:count} attempts", events=len(found), steps=len(steps), attempts=attempts
+        "{events:count} events, {steps:count} steps, {attempts:count} attempts",
+        events=len(found),
+        steps=len(steps | logged),
+        attempts=attempts,
     )
     return Checked(EVENTS_FILE, facts, tuple(problems), tuple(notes))
 

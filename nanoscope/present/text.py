@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -122,12 +123,19 @@ def faults_blocks(error: UserError, lang: str = "en") -> list[Block]:
 
 
 def page_blocks(docstring: str, lang: str = "en") -> list[Block]:
-    """A symptom's page, from its module's docstring."""
-    blocks: list[Block] = []
-    for paragraph in paragraphs(docstring, lang):
-        is_literal = paragraph.startswith("    ")
-        blocks += [Block(paragraph, "quote" if is_literal else "body"), GAP]
+    """A symptom's page, from its module's docstring: a claim, paragraphs that begin with what they are about, and quoted lines."""
+    first, *rest = paragraphs(docstring, lang)
+    blocks = [Block(first, "title"), GAP]
+    for paragraph in rest:
+        if paragraph.startswith("    "):
+            blocks += [Block(paragraph, "quote"), GAP]
+            continue
+        head, end, text = _FIRST_SENTENCE.match(paragraph).groups()  # type: ignore[union-attr]
+        blocks += [Block(head + end, "head"), *([Block(text, indent=2)] if text else []), GAP]
     return blocks[:-1]
+
+
+_FIRST_SENTENCE = re.compile(r"([^.।]*)([.।]?) ?(.*)", re.S)
 
 
 def explanation(explained: Explanation, lang: str = "en", width: int = 80) -> str:
