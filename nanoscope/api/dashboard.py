@@ -112,6 +112,7 @@ class Runs:
         self._seen: dict[str, tuple[int, int]] = {}
         self._scanned_at_s = -RESCAN_S
         self._lock = threading.RLock()
+        self._reading = threading.Lock()  # one after the other: the first of ten is then there ten times sooner
         self._writer: Writer | None = None
 
     # --- which runs there are
@@ -202,11 +203,15 @@ class Runs:
             known = self._read.get(name)
             if known is not None and known[0] == extent:
                 return known[1]
-        read = Columns(read_run(folder))
-        with self._lock:
-            self._read.pop(name, None)
-            self._read[name] = (extent, read)
-            self._make_room()
+        with self._reading:
+            known = self._read.get(name)
+            if known is not None and known[0] == extent:  # while this one waited for its turn
+                return known[1]
+            read = Columns(read_run(folder))
+            with self._lock:
+                self._read.pop(name, None)
+                self._read[name] = (extent, read)
+                self._make_room()
         return read
 
     def state(self, name: str) -> str:

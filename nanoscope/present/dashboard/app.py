@@ -18,7 +18,7 @@ from nanoscope.present.dashboard.live import Hub
 from nanoscope.present.dashboard.series import Wanted, series_of
 from nanoscope.present.dashboard.shelf import Shelf, Wish
 from nanoscope.present.dashboard.strings import words_of
-from nanoscope.present.dashboard.view import comparison_of, findings_of, forecast_of, view_of
+from nanoscope.present.dashboard.view import comparison_of, findings_of, forecast_of, levels_of, view_of
 from nanoscope.present.words import LANGUAGES, say
 
 if TYPE_CHECKING:
@@ -120,8 +120,13 @@ class Answers:
         return _json(await asyncio.to_thread(answer))
 
     async def series(self, request: Request) -> Response:
-        name, wanted = request.path_params["id"], Wanted.of(request.query_params)
-        return _json(await asyncio.to_thread(lambda: series_of(self.shelf.columns(name), wanted)))
+        name, wanted, lang = request.path_params["id"], Wanted.of(request.query_params), self._lang(request)
+
+        def answer() -> dict[str, Any]:
+            columns = self.shelf.columns(name)
+            return {**series_of(columns, wanted), "lines": levels_of(columns, lang)}
+
+        return _json(await asyncio.to_thread(answer))
 
     async def findings(self, request: Request) -> Response:
         name, lang = request.path_params["id"], self._lang(request)

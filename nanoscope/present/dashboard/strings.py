@@ -27,6 +27,7 @@ STRINGS: dict[str, Message] = {
     "compare.differences": msg("What differs"),
     "compare.effect": msg("and what that can do"),
     "compare.figures": msg("Side by side"),
+    "compare.gone": msg("these runs are not here any more"),
     "compare.known": msg("To be known"),
     "compare.same": msg("nothing that is known of the runs"),
     "compare.title": msg("{count:count} runs", **LATER),

@@ -100,7 +100,7 @@ def view_of(columns: Columns, state: str, preset: Preset | None, planned: Mappin
         "row": row_of(columns, state),
         "axes": list(columns.axes),
         "facts": _facts(columns, lang),
-        "lines": _levels(columns, lang),
+        "lines": levels_of(columns, lang),
         "reference": _reference(columns),
         "expected": _expected(columns, preset, planned, lang),
         "marks": _marks(run),
@@ -121,7 +121,7 @@ def _facts(columns: Columns, lang: str) -> list[dict[str, str]]:
     return found
 
 
-def _levels(columns: Columns, lang: str) -> list[dict[str, Any]]:
+def levels_of(columns: Columns, lang: str) -> list[dict[str, Any]]:
     """Losses that mean something on this corpus."""
     case = columns.case
     levels = (

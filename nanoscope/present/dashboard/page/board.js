@@ -12,10 +12,11 @@ const AXES = ["step", "tokens", "flops", "time"];
 const X_KINDS = { step: "count", tokens: "tokens", flops: "flops", time: "seconds" };
 
 export class Board {
-  /** `runs`: id, name, colour, view; their curves are fetched here. */
+  /** `runs`: id, name, colour, row and (of one alone) view; their curves are fetched here. */
   constructor(source, runs) {
     this.source = source;
-    this.runs = runs;
+    this.all = runs;
+    this.runs = []; // those whose curves are there
     this.axis = "step";
     this.logX = false;
     this.logY = false;
@@ -48,12 +49,24 @@ export class Board {
   async load() {
     const asked = (this.asked = (this.asked ?? 0) + 1);
     const wanted = this.wanted();
-    const answers = await Promise.all(this.runs.map((run) => this.source.series(run.id, wanted)));
+    const answers = await Promise.all(
+      this.all.map(async (run) => {
+        const found = await this.source.series(run.id, wanted);
+        if (asked !== this.asked || this.keys) return found;
+        this.have(run, found); // the very first curves are drawn as they come
+        this.draw();
+        return found;
+      }),
+    );
     if (asked !== this.asked) return; // a newer question is under way
-    this.runs.forEach((run, i) => {
-      run.series = answers[i];
-    });
+    this.all.forEach((run, i) => this.have(run, answers[i]));
     this.draw();
+  }
+
+  have(run, series) {
+    run.series = series;
+    run.view ??= { axes: series.axes, lines: series.lines, marks: [], config: [], time: null };
+    this.runs = this.all.filter((each) => each.series);
   }
 
   wanted() {
@@ -64,7 +77,7 @@ export class Board {
       wanted.to = this.range[1] + spare;
       if (!this.logX) wanted.buckets = 2 * BUCKETS;
     }
-    if (this.runs.length > 1) wanted.names = "loss,smoothed,rate,grad_norm,tokens_per_s,mfu";
+    if (this.all.length > 1) wanted.names = "loss,smoothed,rate,grad_norm,tokens_per_s,mfu";
     return wanted;
   }
 
@@ -98,7 +111,7 @@ export class Board {
   }
 
   lastSteps() {
-    return Object.fromEntries(this.runs.map((run) => [run.id, run.series?.last ?? 0]));
+    return Object.fromEntries(this.runs.map((run) => [run.id, run.series.last]));
   }
 
   // --- places
@@ -152,7 +165,7 @@ export class Board {
   // --- drawing
 
   draw() {
-    if (this.runs.some((run) => !run.series)) return;
+    if (!this.runs.length) return;
     const panels = panelsFor(this.runs);
     const keys = panels.map((panel) => panel.key).join();
     if (keys !== this.keys) this.build(panels, keys);
@@ -312,6 +325,6 @@ export class Board {
 
 /** A window of about a fiftieth of the run. */
 function firstSmoothing(runs) {
-  const steps = Math.max(...runs.map((run) => run.view.row.step ?? 0));
+  const steps = Math.max(...runs.map((run) => run.row.step ?? 0));
   return steps >= 5000 ? 200 : steps >= 600 ? 50 : steps >= 100 ? 10 : 0;
 }

@@ -1,14 +1,17 @@
 // Several runs over one another, with what can be said of which is better.
 
 import { Board } from "./board.js";
+import { colour } from "./chart.js";
 import { el, fill } from "./dom.js";
 import { t } from "./words.js";
 
 export async function compareView(place, source, ids) {
-  const views = await Promise.all(ids.map((id) => source.run(id)));
-  const names = apart(views.map((view) => view.row.name));
-  const runs = views.map((view, i) => ({ id: ids[i], name: names[i], colour: `var(--run-${i % 10})`, view }));
-  for (const [i, run] of runs.entries()) run.colour = getComputedStyle(document.documentElement).getPropertyValue(`--run-${i % 10}`).trim();
+  const rows = new Map((await source.runs()).map((row) => [row.id, row]));
+  const known = ids.filter((id) => rows.has(id));
+  if (known.length < 2) throw Object.assign(new Error(t("compare.gone")), { faults: [] });
+  const names = apart(known.map((id) => rows.get(id).name));
+  const runs = known.map((id, i) => ({ id, name: names[i], row: rows.get(id) }));
+  paint(runs);
   const board = new Board(source, runs);
   const verdict = el("aside", { class: "findings verdict", "aria-label": t("compare.verdict") });
   const below = el("div", { class: "below" });
@@ -17,7 +20,7 @@ export async function compareView(place, source, ids) {
   await board.load();
   const stream = source.listen({ watched: board.lastSteps(), wanted: { x: board.axis, smooth: board.smooth, names: board.wanted().names }, onTail: (id, tail) => board.take(id, tail) });
   try {
-    const found = await source.compare(ids);
+    const found = await source.compare(known);
     fill(
       verdict,
       el("h2", {}, t("compare.verdict")),
@@ -32,7 +35,7 @@ export async function compareView(place, source, ids) {
     title: names.join(" · "),
     board,
     redraw: () => {
-      for (const [i, run] of runs.entries()) run.colour = getComputedStyle(document.documentElement).getPropertyValue(`--run-${i % 10}`).trim();
+      paint(runs);
       board.draw();
     },
     close: () => {
@@ -71,6 +74,10 @@ function figuresTable({ table, sides }) {
       el("tbody", {}, table.map((row) => el("tr", {}, el("th", { scope: "row" }, row.what), row.cells.map((cell) => el("td", {}, cell))))),
     )),
   );
+}
+
+function paint(runs) {
+  for (const [i, run] of runs.entries()) run.colour = colour(`run-${i % 10}`);
 }
 
 function apart(names) {

@@ -10,7 +10,7 @@ import { show, t } from "./words.js";
 
 export async function runView(place, source, id) {
   const view = await source.run(id);
-  const run = { id, name: view.row.name, colour: "", view };
+  const run = { id, name: view.row.name, colour: "", row: view.row, view };
   const board = new Board(source, [run]);
   const head = el("header", { class: "head" });
   const findings = el("aside", { class: "findings", "aria-label": t("findings.title") });
