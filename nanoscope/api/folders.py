@@ -14,7 +14,7 @@ from pathlib import Path
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError, fault
 from nanoscope.message import msg
-from nanoscope.record.layout import CHECKPOINTS, EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUNS, is_run, step_of
+from nanoscope.record.layout import CHECKPOINTS, EVENTS_FILE, OUTPUT_FILE, PID_FILE, PROBES, RUNS, is_run, step_of
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ def find_run(text: str, *, or_starting: bool = False) -> RunAt:
 
 
 def find_runs(root: Path | None = None) -> list[Path]:
-    """The run folders below `root` (`runs/` where not given), oldest first. A folder that is itself a run is a list of one."""
+    """The run folders below `root` (`runs/` where not given), oldest first. Of a folder that is itself a run: it, and the branches that
+    probes made of it."""
     root = Path(RUNS) if root is None else root
     if is_run(root):
-        return [root]
+        return [root, *find_runs(root / PROBES)]
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if is_run(path)]

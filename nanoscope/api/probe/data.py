@@ -1,0 +1,137 @@
+"""Is it memory, or are the splits different? Losses on windows just seen, seen long ago, never seen, and val; and counts as a yardstick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from nanoscope.analysis import probe_plan as plan
+from nanoscope.analysis.probe import Effect, Reading, foretold
+from nanoscope.api.probe.branches import Branches
+from nanoscope.api.probe.look import look_at
+from nanoscope.api.probe.subject import Subject
+from nanoscope.message import msg
+
+FEWEST, MOST = 32, 512  # windows of each kind
+BLOCKS = 24  # neighbouring windows are alike: errors are taken over this many stretches of a split
+COUNTED, SCORED = 2_000_000, 200_000  # tokens for the yardstick
+WORTH_TELLING = 0.2  # share of val windows that stand in train
+LONG_AGO = 0.2  # the first so much of what was seen
+
+
+def data(branches: Branches) -> Iterator[Effect | Reading]:
+    subject = branches.subject
+    look = look_at(subject)
+    count = _windows(branches)
+    losses = {kind: look.losses(*pair).mean(axis=1) for kind, pair in _kinds(subject, count).items()}
+    cost = plan.FORWARD * sum(map(len, losses.values())) / (subject.config.batch_size * subject.config.gradient_accumulation_steps)
+    means = {kind: (float(each.mean()), _error(each)) for kind, each in losses.items()}
+    yield Reading("data", _told(means), {kind: mean for kind, (mean, _) in means.items()})
+    overlap = _overlap(subject)
+    if overlap >= WORTH_TELLING:
+        change = msg("{share:share} of the val windows of 32 tokens stand in the train split word for word", share=overlap)
+        yield Effect("val_in_train", "data", change, None, math.nan, None, math.nan, math.nan, 0.0, is_fact=True)
+    shift, shift_error = _shift(subject)
+    yield Reading(
+        "data",
+        msg("to counts of n-grams the val split is {shift:nats} ± {error:nats} more surprising than a part of train that was not counted",
+            shift=shift, error=shift_error),
+        {"shift": shift, "error": shift_error},
+    )  # fmt: skip
+    seen, seen_error = means["just"]
+    val, val_error = means["val"]
+    if "never" in means:
+        fresh, fresh_error = means["never"]
+        shift, shift_error = val - fresh, math.hypot(val_error, fresh_error)
+        memory, memory_error = fresh - seen, math.hypot(fresh_error, seen_error)
+        change = msg("the train split's own windows that were not seen yet, against val")
+    else:
+        # The yardstick's shift cannot be larger than the gap that it explains, nor the gap turn negative by it.
+        gap, gap_error = val - seen, math.hypot(val_error, seen_error)
+        explained = min(max(shift, 0.0), max(gap, 0.0)) if shift > 2 * shift_error else 0.0
+        memory, memory_error = gap - explained, math.hypot(gap_error, shift_error)
+        change = msg("a part of train that was kept from the counting, against val")
+    yield Effect("val_differs", "data", change, shift, shift_error, *foretold(shift, shift_error, "as_seen"), cost)
+    fresh_data = msg("windows just seen, against text of the same kind that was never seen")
+    yield Effect("data_too_little", "data", fresh_data, memory, memory_error, *foretold(memory, memory_error, "data"), cost)
+
+
+def _windows(branches: Branches) -> int:
+    config = branches.subject.config
+    affordable = plan.WINDOWS_FRAC * config.max_iters * config.batch_size * config.gradient_accumulation_steps / plan.FORWARD / 4
+    return int(min(MOST, max(FEWEST, affordable)))
+
+
+def _kinds(subject: Subject, count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Windows by how the run has met them."""
+    from nanoscope.data.batches import EVALUATION, Shuffled, eval_windows, gather
+    from nanoscope.data.permutation import keyed
+
+    config, dataset = subject.config, subject.dataset
+    found = {}
+    if config.data_order == "shuffled":
+        order = Shuffled(dataset.train, config.block_size, config.seed)
+        seen = subject.sample
+        recent = np.unique(np.linspace(max(0, seen - max(count, seen // 20)), max(0, seen - 1), count).astype(int))
+        found["just"] = gather(
+            order.tokens,
+            np.sort(order.windows(int(recent[0]), int(recent[-1]) - int(recent[0]) + 1)[recent - recent[0]]),
+            config.block_size,
+        )
+        if seen > 4 * count:
+            old = np.unique(np.linspace(0, int(LONG_AGO * min(seen, order.windows_per_epoch)), count).astype(int))
+            found["long_ago"] = gather(order.tokens, np.sort(order.windows(0, int(old[-1]) + 1)[old]), config.block_size)
+        left = order.windows_per_epoch - seen
+        if left >= FEWEST:
+            ahead = seen + np.unique(np.linspace(0, left - 1, min(count, left)).astype(int))
+            found["never"] = gather(order.tokens, np.sort(order.windows(seen, left)[ahead - seen]), config.block_size)
+    else:  # drawn at random: which windows were seen is not known, only that most of them were
+        windows = eval_windows(dataset.train, config.block_size, 1, count, keyed(config.seed, EVALUATION) % 2**31, "train")
+        found["just"] = _joined(windows)
+    found["val"] = _joined(eval_windows(dataset.val, config.block_size, 1, count, 2))
+    return found
+
+
+def _joined(windows) -> tuple[np.ndarray, np.ndarray]:
+    pairs = list(windows)
+    return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
+
+
+def _error(losses: np.ndarray) -> float:
+    """Over stretches of windows that lie next to each other in the text (all kinds but the recent ones come in that order)."""
+    blocks = [part.mean() for part in np.array_split(losses, min(BLOCKS, len(losses) // 2)) if len(part)]
+    return float(np.std(blocks, ddof=1) / math.sqrt(len(blocks)))
+
+
+def _told(means: dict[str, tuple[float, float]]):
+    names = {
+        "just": msg("just seen"), "long_ago": msg("seen long ago"), "never": msg("never seen"), "val": msg("val"),
+    }  # fmt: skip
+    parts = [msg("{kind} {mean:nats} ± {error:nats}", kind=names[kind], mean=mean, error=error) for kind, (mean, error) in means.items()]
+    return msg("loss on windows {parts}", parts=parts)
+
+
+def _overlap(subject: Subject) -> float:
+    from nanoscope.train.preflight import OVERLAP_TOKENS, overlap
+
+    return overlap(np.asarray(subject.dataset.train[:OVERLAP_TOKENS]), np.asarray(subject.dataset.val[:OVERLAP_TOKENS]))
+
+
+def _shift(subject: Subject) -> tuple[float, float]:
+    """How much more surprising val is than train, to counts over the rest of train; and its standard error."""
+    from nanoscope.data.ngram import surprisal
+
+    train, val = (np.asarray(tokens) for tokens in (subject.dataset.train, subject.dataset.val))
+    size = max(16, min(len(train) // 10, SCORED, len(val)) // BLOCKS)
+    kept_out = np.zeros(len(train), bool)
+    starts = np.linspace(0, len(train) - size, BLOCKS).astype(int)
+    for start in starts:
+        kept_out[start : start + size] = True
+    counted = train[~kept_out][:COUNTED]
+    apart = [surprisal(counted, train[start : start + size], subject.dataset.vocab_size).mean() for start in starts]
+    places = np.linspace(0, len(val) - size, BLOCKS).astype(int)
+    there = [surprisal(counted, val[start : start + size], subject.dataset.vocab_size).mean() for start in places]
+    error = math.hypot(np.std(apart, ddof=1), np.std(there, ddof=1)) / math.sqrt(BLOCKS)
+    return float(np.mean(there) - np.mean(apart)), float(error)

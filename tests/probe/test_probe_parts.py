@@ -1,0 +1,160 @@
+"""The parts of probing that need no run: schedules, statistics, the yardstick of counts, and the growing of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from nanoscope.analysis.finding import Evidence, Finding
+from nanoscope.analysis.probe import Effect, foretold, is_settled, paired_gain, ranked
+from nanoscope.analysis.probe_noise import noise_scale
+from nanoscope.analysis.probe_plan import frame_of, plan
+from nanoscope.analysis.probe_schedule import played, rest_of
+from nanoscope.analysis.probe_sureness import by_probes
+from nanoscope.config.fields import Config
+from nanoscope.data.ngram import surprisal
+from nanoscope.message import msg
+from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
+from nanoscope.sizing.schedule import rate_at
+
+CONFIG = Config(max_iters=1000, lr_decay_iters=None, learning_rate=1e-3, min_lr=1e-4, warmup_iters=50)
+
+
+def test_a_branch_plays_the_rest_of_the_schedule_from_the_rate_of_now_to_that_of_the_end():
+    branch = dataclasses.replace(CONFIG, **played(CONFIG, 600, 30, rest_of(CONFIG, 600)))
+    assert rate_at(branch, 600) == pytest.approx(rate_at(CONFIG, 600))
+    assert rate_at(branch, 630) == pytest.approx(rate_at(CONFIG, 1000))
+    assert all(rate_at(branch, step) > rate_at(branch, step + 1) for step in range(600, 629))
+
+
+def test_the_stable_part_of_a_schedule_stays_stable_in_the_branch():
+    config = dataclasses.replace(CONFIG, schedule="wsd", decay_frac=0.2)
+    branch = dataclasses.replace(config, **played(config, 600, 40, rest_of(config, 600)))
+    assert rate_at(branch, 619) == 1e-3  # half of the 400 updates that are left are before the decay
+    assert rate_at(branch, 640) == pytest.approx(1e-4)
+
+
+def test_a_run_that_is_over_goes_on_at_its_last_rate():
+    rest = rest_of(CONFIG, 1000)
+    branch = dataclasses.replace(CONFIG, **played(CONFIG, 1000, 30, rest))
+    assert rest.is_over and {rate_at(branch, step) for step in (1000, 1015, 1029)} == {rate_at(CONFIG, 1000)}
+
+
+def test_no_question_costs_more_than_fifteen_percent_of_the_run():
+    config = dataclasses.replace(CONFIG, n_layer=4, n_head=4, n_embd=128, block_size=64, batch_size=12, gradient_accumulation_steps=1)
+    for planned in plan(frame_of(config, 600, 64), ("numbers", "where", "data", "regularisation", "rate", "batch", "size")):
+        assert planned.cost <= 0.15 * config.max_iters, planned.question
+
+
+def test_pairing_sees_a_gain_that_the_spread_of_the_batches_hides():
+    rng = np.random.default_rng(0)
+    batches = 2 + rng.normal(0, 0.3, 24)
+    gain, error = paired_gain(batches, batches - 0.02 + rng.normal(0, 0.005, 24))
+    assert gain == pytest.approx(0.02, abs=0.005) and error < 0.006
+
+
+def test_batches_in_halves_are_put_together_before_they_are_paired():
+    halves = np.arange(8.0)
+    gain, _ = paired_gain(halves.reshape(4, 2).mean(axis=1) + 0.1, halves)
+    assert gain == pytest.approx(0.1)
+
+
+def effect(cause: str, expected: float, low: float, **more) -> Effect:
+    return Effect(cause, "rate", msg("a change"), expected, 0.01, expected, low, 2 * expected, 30.0, **more)
+
+
+def test_a_certain_fault_comes_before_the_largest_gain_and_ends_the_questions():
+    leak = effect("mask_leak", -2.0, -2.1, is_fact=True)
+    order = ranked([effect("rate_too_low", 0.5, 0.3), effect("rate_too_high", 0.9, -0.1), leak])
+    assert [each.cause for each in order] == ["mask_leak", "rate_too_low", "rate_too_high"]  # an unclear gain is last, however large
+    assert is_settled(order) and not is_settled(order[1:])
+
+
+def test_an_interval_holds_the_error_of_the_measurement_and_what_becomes_of_such_gains():
+    expected, low, high = foretold(0.1, 0.01, "as_seen")
+    assert (expected, low, high) == pytest.approx((0.1, 0.1 - 1.96 * 0.01, 0.1 + 1.96 * 0.01), abs=1e-4)
+    assert foretold(0.1, 0.01, "dropout")[2] > high
+
+
+def test_the_noise_scale_of_made_gradients_is_found():
+    rng = np.random.default_rng(0)
+    signal, tokens, true = rng.normal(0, 1, 400), 64, 1000.0
+    power = float(signal @ signal)
+    spread = math.sqrt(true * power / 400 / tokens)  # tr(S) / tokens of noise in a batch's gradient
+    found = [noise_scale(*_made(signal, spread, rng), tokens) for _ in range(20)]
+    assert np.median([each.tokens for each in found if each]) == pytest.approx(true, rel=0.1)
+    assert sum(each is not None and each.low <= true <= each.high for each in found) >= 15
+
+
+def _made(signal: np.ndarray, spread: float, rng: np.random.Generator) -> tuple[np.ndarray, float, np.ndarray]:
+    vectors = signal + rng.normal(0, spread, (24, len(signal)))
+    mean = vectors.mean(axis=0)
+    return (vectors**2).sum(axis=1), float(mean @ mean), vectors @ mean
+
+
+def test_the_yardstick_is_a_probability():
+    counted = np.random.default_rng(0).integers(0, 4, 300)
+    context = [1, 2, 0, 3]
+    chances = [math.exp(-surprisal(counted, np.array([*context, last]), 4)[0]) for last in range(4)]
+    assert sum(chances) == pytest.approx(1.0)
+
+
+def test_the_yardstick_tells_two_kinds_of_text_apart():
+    rng = np.random.default_rng(0)
+    one, other = (np.cumsum(rng.choice(steps, 6000)) % 11 for steps in ([1, 1, 1, 5], [3, 3, 3, 5]))
+    same = surprisal(one[:5000], one[5000:], 11).mean()
+    assert same < 0.8 and surprisal(one[:5000], other[:1000], 11).mean() > same + 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_grown_model_computes_the_same_and_its_copies_part(bias: bool):
+    import torch
+
+    from nanoscope.api.probe.grow import grown
+    from nanoscope.model import build
+
+    config = Config(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=bias)
+    torch.manual_seed(0)
+    narrow, wide = build(config, 50), build(dataclasses.replace(config, n_embd=32, n_head=4), 50)
+    with torch.no_grad():
+        for name, parameter in narrow.named_parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+            dict(wide.named_parameters())[name].copy_(grown(name, parameter.detach(), 16))
+    x = torch.randint(0, 50, (3, 16))
+    assert torch.allclose(narrow(x), wide(x), atol=1e-5)
+    torch.nn.functional.cross_entropy(wide(x).flatten(0, 1), x.flatten()).backward()
+    up = wide.blocks[0].mlp.up.weight.grad
+    assert (up[:64] - up[64:]).norm() > 0.1 * up.norm()
+
+
+FINDING = Finding(
+    "lr_too_high", "likely", msg("the rate is too high"), (Evidence(msg("x"), 1.0, 2.0, msg("here"), msg("so")),), None, msg("otherwise")
+)
+
+
+@pytest.mark.parametrize(
+    ("sureness", "measured", "becomes"),
+    [
+        ("possible", {"is_clear": True, "gain": 0.1, "expected": 0.1, "high": 0.2}, "likely"),
+        ("likely", {"is_clear": True, "gain": 0.1, "expected": 0.1, "high": 0.2}, "likely"),
+        ("likely", {"is_clear": True, "is_fact": True}, "certain"),
+        ("likely", {"is_clear": False, "gain": 0.0, "expected": 0.0, "high": 0.01}, "possible"),
+        ("possible", {"is_clear": False, "gain": 0.0, "expected": 0.0, "high": 0.01}, None),
+        ("likely", {"is_clear": False, "gain": 0.0, "expected": 0.0, "high": 0.3}, "likely"),
+    ],
+)
+def test_a_probe_makes_a_finding_surer_or_drops_it(sureness: str, measured: dict, becomes: str | None):
+    probes = {"step": 600, "effects": [{"cause": "rate_too_high", "change": "the rate falls to zero", "se": 0.01, **measured}]}
+    run = Run("r", Words("nanoscope"), steps_from({}, 0), evals_from({}, 0), {"probes": Known(probes, "recorded")})
+    found = by_probes([dataclasses.replace(FINDING, sureness=sureness)], run)
+    assert [each.sureness for each in found] == ([] if becomes is None else [becomes])
+
+
+def test_findings_that_no_probe_speaks_of_stay_as_they_are():
+    run = Run("r", Words("nanoscope"), steps_from({}, 0), evals_from({}, 0), {"probes": Known({"step": 1, "effects": []}, "recorded")})
+    assert by_probes([FINDING], run) == [FINDING]
+    assert list(itertools.chain(by_probes([FINDING], dataclasses.replace(run, known={})))) == [FINDING]
