@@ -15,6 +15,7 @@ import numpy as np
 from nanoscope.analysis import places
 from nanoscope.analysis.case import Case, Quantity
 from nanoscope.analysis.finding import Evidence, Finding, NotChecked
+from nanoscope.analysis.probe_sureness import by_probes
 from nanoscope.analysis.statistics import noise_of, trend
 from nanoscope.analysis.symptoms import all_findings
 from nanoscope.analysis.symptoms.overfitting import stalled
@@ -81,7 +82,7 @@ class Diagnosis:
 def diagnose(run: Run) -> Diagnosis:
     case = Case(run)
     answers = list(all_findings(case))
-    findings = _resolved([answer for answer in answers if isinstance(answer, Finding)])
+    findings = _resolved(by_probes([answer for answer in answers if isinstance(answer, Finding)], run))
     sound = healthy(case, findings)
     if sound is not None:
         findings.append(sound)

@@ -15,6 +15,7 @@ from nanoscope.record import events as e
 from nanoscope.record.cache import read_record
 from nanoscope.record.columns import Record
 from nanoscope.record.layout import EVENTS_FILE
+from nanoscope.record.probes import probe_facts
 from nanoscope.record.run import MARKS, Evals, Known, Mark, Reading, Run, Steps, Words, evals_from, steps_from
 from nanoscope.record.write import living_process, read_run_file
 
@@ -26,6 +27,7 @@ def read_run(folder: Path) -> Run:
     ended = [other.event for other in record.others if isinstance(other.event, e.RunEnded)]
     known = known_facts(facts)
     known["state"] = Known(state_of(folder, record), "recorded")
+    known |= probe_facts(folder)
     if ended:
         known["wall_s"] = Known(sum(event.wall_s for event in ended), "recorded", "time of all attempts")
     last = max((other.event.attempt for other in record.others), default=1)
