@@ -93,7 +93,8 @@ def _speed(a: Side, b: Side, differ: Sequence[Difference]) -> Iterator[Message]:
         assert behind.tokens_per_s and ahead.tokens_per_s
         yield msg(
             "{behind} is {times:times} slower per token ({slow:tokens_per_s} against {fast:tokens_per_s}); an ordinary "
-            "step takes {one:seconds} in {first} and {other:seconds} in {second}.",
+            "step takes {one:seconds} in {first} and {other:seconds} in {second} ({steps:times}).",
+            steps=per_step,
             behind=behind.name,
             times=ahead.tokens_per_s / behind.tokens_per_s,
             slow=behind.tokens_per_s,

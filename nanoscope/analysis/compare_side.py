@@ -125,6 +125,12 @@ class Side:
         return self.step_s * watts if self.step_s and watts else None
 
     @property
+    def printed_parameters(self) -> int | None:
+        """As nanoGPT prints them, where it trained this: without the position table."""
+        counted = self.case.counted if self.case.run.words.trainer == "nanogpt" else None
+        return counted.as_nanogpt_prints if counted is not None else None
+
+    @property
     def tokens_per_update(self) -> float | None:
         known = self.case.tokens_per_update
         return known.value if known is not None and known.value > 0 else None

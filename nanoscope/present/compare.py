@@ -152,6 +152,7 @@ def table_rows(comparison: Comparison, lang: str) -> list[tuple[Message, list[st
     add(msg("{unit}: last", unit=unit), [side.last_val for side in sides], "nats")
     add(msg("{unit}: best", unit=unit), [side.best[1] if side.best else None for side in sides], "nats")
     add(msg("parameters"), [_value(side.case.parameters) for side in sides], "parameters")
+    add(msg("parameters as nanoGPT prints them"), [side.printed_parameters for side in sides], "parameters")
     add(msg("updates"), [side.last_step for side in sides], "count")
     add(msg("tokens per update"), [side.tokens_per_update for side in sides], "tokens")
     add(msg("tokens seen"), [side.total("tokens") for side in sides], "tokens")

@@ -53,6 +53,8 @@ def test_the_figures_of_the_laptop_and_the_gpu_run():
     assert b.tokens_per_s / a.tokens_per_s == pytest.approx(74, abs=1)
     assert b.flops_per_s / a.flops_per_s == pytest.approx(1000, rel=0.03)
     assert b.mfu == pytest.approx(0.436, abs=0.001) and a.mfu is None
+    text = " ".join(text_of(found, io.StringIO()).split())
+    assert "795,904 10.65M parameters as nanoGPT prints them" in text and "116 ms in A and 33.2 ms in B (3.49x)" in text
 
 
 def test_losses_at_different_contexts_get_no_winner():
