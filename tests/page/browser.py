@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -30,7 +31,8 @@ def chromium() -> str:
 def server_over(root: Path, *more: str) -> Iterator[str]:
     """The real command over a folder; its URL."""
     command = [sys.executable, "-m", "nanoscope", "dashboard", str(root), "--port=0", "--no_browser", *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    own_cache = {**os.environ, "NANOSCOPE_CACHE": str(root.parent / "cache")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own_cache) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://\S+", process.stdout.readline())

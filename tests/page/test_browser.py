@@ -119,7 +119,8 @@ def test_zoom_pan_and_crosshair_go_through_all_charts(page) -> None:
     assert 1150 < low < 1250 and 1450 < high < 1550
     assert x_range(page, "rate") == pytest.approx([low, high])
     points = page.evaluate(
-        "() => document.querySelector('[data-chart=loss] .plot').data.find(t => t.x.length > 100).x.filter(x => x > 1210 && x < 1440).length"
+        """() => document.querySelector('[data-chart=loss] .plot').data.reduce((most, trace) => (trace.x.length > most.x.length ? trace : most))
+            .x.filter(x => x > 1210 && x < 1440).length"""
     )
     assert points == 229  # each step of the stretch, not a thinned one
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 80)
@@ -241,7 +242,7 @@ def test_numbers_look_the_same_in_the_page_and_in_the_terminal(page) -> None:
         0,
         1,
         3,
-        12.5,
+        12.3,
         0.001,
         0.00026512,
         0.1234567,

@@ -124,6 +124,7 @@ export class Chart {
       yaxis: {
         ...axis, type: this.isLogY() ? "log" : "linear", range: [low, high], fixedrange: true, nticks: 6,
         tickformat: this.panel.tickformat ?? "", rangemode: "normal",
+        ...(this.isLogY() ? { dtick: high - low < 3 ? "D2" : 1 } : {}), // 1, 2, 5 or whole decades
       },
       yaxis2: { overlaying: "y", range: [0, 1], fixedrange: true, visible: false },
       shapes: [
