@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 
@@ -18,7 +19,7 @@ from tests.interop.logs import samples
 
 LENIENT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = list(samples.ALL.values())
-SCALES = (1.0, 1e-3, 1e-2)  # as printed, milliseconds, per cent
+SCALES = (1.0, 1e-3, 1e-2, math.log(2))  # as printed, milliseconds, per cent, bits (fairseq's losses)
 WORDS = (
     "iter", "step", "loss", "val loss", "train loss", "nan", "inf", "-inf", "1e999", "%", "ms", "|", "\r", "\n", "\x1b[31m", "{", "}", "'", '"', ":", ",", "0",
     "-1", "99999999999999999999", "# run B", "Traceback (most recent call last):", "[rank1]:", "> ", "\u00a0", "\ud800", "\x00", "٣", "²", "1_000",
