@@ -9,13 +9,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nanoscope.api import Model as Model
     from nanoscope.api import Run as Run
+    from nanoscope.api import UserError as UserError
+    from nanoscope.api import compare as compare
+    from nanoscope.api import diagnose as diagnose
     from nanoscope.api import end_run as end_run
+    from nanoscope.api import explain as explain
+    from nanoscope.api import forecast as forecast
     from nanoscope.api import load as load
     from nanoscope.api import log as log
+    from nanoscope.api import plan as plan
+    from nanoscope.api import send as send
     from nanoscope.api import start_run as start_run
     from nanoscope.api import train as train
 
-__all__ = ["Model", "Run", "end_run", "load", "log", "start_run", "train"]
+__all__ = [
+    "Model",
+    "Run",
+    "UserError",
+    "compare",
+    "diagnose",
+    "end_run",
+    "explain",
+    "forecast",
+    "load",
+    "log",
+    "plan",
+    "send",
+    "start_run",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +47,10 @@ def __getattr__(name: str) -> Any:
     from nanoscope import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
 
 
 class _TrainRoom(ModuleType):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from nanoscope.api.folders import find_run
+from nanoscope.api.folders import RunAt, find_run
 from nanoscope.config.fields import as_text
+from nanoscope.errors import fault
+from nanoscope.message import msg
 
 if TYPE_CHECKING:
+    from nanoscope.analysis.diagnose import Diagnosis
+    from nanoscope.analysis.explanation import Explanation
     from nanoscope.analysis.finding import Finding
+    from nanoscope.analysis.forecast import Forecast, Refusal
+    from nanoscope.api.answers import Told
     from nanoscope.api.model import Model
     from nanoscope.record.events import Event
     from nanoscope.record.run import Evals, Steps
@@ -44,32 +50,54 @@ def train(source: str | None = None, *, listeners: Sequence[Callable[[Event], An
 
 
 class Run:
-    """What a run folder holds. Columns are read when they are asked for; `refresh` reads them again while the run goes on."""
+    """A run folder or its name below `runs/`, `RUN@STEP` (the run as it stood then), or the log of any trainer.
 
-    def __init__(self, path: str | Path):
-        self.folder = find_run(str(path)).folder
+    Columns are read when they are asked for; `refresh` reads them again while the run goes on.
+    """
+
+    def __init__(self, path: str | Path, *, config: str | None = None, hardware: str | None = None):
+        """`config` and `hardware` say what the log of another trainer leaves out."""
+        self.source = str(path)
+        self._given = (config, hardware)
+        self._at = _found(self.source)
+        if self._at is None:
+            self.columns  # noqa: B018  what cannot be read is told now, and not at the first use
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
+        return f"Run({self.source!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the figures, the curve and the findings. The picture is made by `present.report_card`."""
+        from nanoscope.present.report_card import notebook_html
+
+        return notebook_html(self.columns, self.findings())
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return self.columns.name if self._at is None else self._at.folder.resolve().name
+
+    @property
+    def folder(self) -> Path:
+        if self._at is None:
+            raise fault(
+                msg("{source:code} is a log, not a run folder", source=self.source), fix=msg("give the folder of a run of nanoscope")
+            )
+        return self._at.folder
 
     @cached_property
     def columns(self) -> Columns:
-        from nanoscope.record.read import read_run
+        from nanoscope.api.sources import open_run
 
-        return read_run(self.folder)
+        return open_run(self.source, *self._given)
 
     @property
     def steps(self) -> Steps:
-        """One row per update: `run.steps.loss` and the like are numpy arrays."""
+        """One row per update: `run.steps.loss` and the like are numpy arrays, `run.steps.to_pandas()` is a DataFrame."""
         return self.columns.steps
 
     @property
     def evals(self) -> Evals:
-        """One row per evaluation."""
+        """One row per evaluation: `run.evals.val`, `run.evals.val_se`, …"""
         return self.columns.evals
 
     @cached_property
@@ -81,32 +109,55 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
+        """The settings; of another trainer's log, whatever is known."""
+        if self._at is None:
+            return {key: known.value for key, known in self.columns.known.items()}
         return self.facts["config"]
 
     @property
+    def samples(self) -> dict[int, str]:
+        """The texts written on the way, by step."""
+        return {mark.step: mark.text for mark in self.columns.marks if mark.kind == "sample" and mark.step is not None}
+
+    @property
     def state(self) -> str:
-        """starting, running, finished, stopped, failed, gone (killed without a word) or silent."""
+        """starting, running, finished, stopped, failed, gone (killed without a word) or silent; unknown for a log that does not say."""
+        if self._at is None:
+            return str(self.columns.get("state", "unknown"))
         from nanoscope.api.watching import Watching
 
         seen = Watching(self.folder)
         seen.catch_up()
         return seen.state()
 
-    def findings(self) -> Sequence[Finding]:
-        """What `nanoscope diagnose` says of it."""
+    def findings(self) -> Findings:
+        """What `nanoscope diagnose` says of it: a sequence of `Finding`s, which prints as the command does."""
         from nanoscope.analysis.diagnose import diagnose
+        from nanoscope.api.answers import told_diagnosis
 
-        return diagnose(self.columns).findings
+        return Findings(told_diagnosis(diagnose(self.columns)))
+
+    def explain(self) -> Told[Explanation]:
+        """What `nanoscope explain` says of it."""
+        from nanoscope.api.answers import explain
+
+        config, hardware = self._given
+        return explain(self, config=config, hardware=hardware)
+
+    def forecast(self, at: int | str | None = None) -> Told[Forecast | Refusal]:
+        """What `nanoscope forecast` says of it."""
+        from nanoscope.api.answers import forecast
+
+        return forecast(self, at, config=self._given[0])
 
     def frame(self, of: str = "steps") -> Any:
         """`steps` or `evals` as a pandas DataFrame."""
-        from dataclasses import fields
+        tables: dict[str, Steps | Evals] = {"steps": self.steps, "evals": self.evals}
+        return tables[of].to_pandas()
 
-        from nanoscope.errors import require
-
-        rows: Any = {"steps": self.steps, "evals": self.evals}[of]
-        columns = {field.name: getattr(rows, field.name) for field in fields(rows) if not isinstance(getattr(rows, field.name), tuple)}
-        return require("pandas", "pandas").DataFrame(columns)
+    def to_pandas(self) -> Any:
+        """Both in one DataFrame by step, an evaluation's columns beside those of its update."""
+        return self.steps.to_pandas().set_index("step").join(self.evals.to_pandas().set_index("step"), rsuffix="_eval", how="outer")
 
     def model(self, step: int | None = None, *, best: bool = False, device: str = "auto") -> Model:
         """The trained model: of a step, of the best evaluation, or the newest."""
@@ -118,3 +169,44 @@ class Run:
         for name in ("columns", "facts"):
             self.__dict__.pop(name, None)
         return self
+
+
+class Findings(Sequence["Finding"]):
+    """Findings, one after the other; `str()` and notebooks show them in words, `diagnosis` also holds what could not be checked."""
+
+    def __init__(self, told: Told[Diagnosis]):
+        self._told = told
+        self.diagnosis = told.value
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Finding]: ...
+    def __getitem__(self, index: int | slice) -> Finding | Sequence[Finding]:
+        return self.diagnosis.findings[index]
+
+    def __len__(self) -> int:
+        return len(self.diagnosis.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.diagnosis.findings)
+
+    @property
+    def codes(self) -> list[str]:
+        return [finding.code for finding in self]
+
+    def __str__(self) -> str:
+        return str(self._told)
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        return self._told._repr_markdown_()
+
+
+def _found(source: str) -> RunAt | None:
+    """The run folder that a name means; None where it is the path of something else."""
+    from nanoscope.record.layout import is_run
+
+    path = Path(source)
+    return None if path.exists() and not is_run(path) else find_run(source)

@@ -27,6 +27,7 @@ from nanoscope.record import events as e
 from nanoscope.record.layout import EVENTS_FILE, is_run, tracker_file
 
 if TYPE_CHECKING:
+    from nanoscope.api.answers import Target
     from nanoscope.record.run import Run
 
 ROWS_AT_ONCE = 200
@@ -51,15 +52,18 @@ class Sent:
 
 
 def send(
-    target: str, to: str, *, project: str | None = None, name: str | None = None, again: bool = False,
+    target: Target, to: str, *, project: str | None = None, name: str | None = None, again: bool = False,
     on_progress: OnProgress = lambda done, whole: None,
 ) -> Sent:  # fmt: skip
     """Sends a run, or anybody's log, to a tracker: `send("quickstart-1", to="tensorboard")`. What it already has is not sent again, unless
     `again`: then it goes out as a new run of the tracker."""
+    from nanoscope.api.answers import named
+
     if to not in NAMES:
         raise fault(msg("there is no tracker {name:code}", name=to), fix=msg("use one of {choices:code}", choices=NAMES))
     if not is_installed(to):
         raise not_installed(to)
+    target = named(target)
     folder = _own_folder(target)
     if folder is not None:
         sender: Sender | ForeignSender = Sender(folder, to, tracker_named(to), project=project, name=name, again=again)
@@ -150,6 +154,7 @@ class Outlet:
     def close(self, ending: Ending, **facts: Any) -> Sent:
         self.flush(**facts)
         look = self.tracker.look()
+        self.kept.write(step=self.have, look=look, **facts)  # it may never come back from closing
         self.tracker.close(ending)
         complaints = tuple(getattr(self.tracker, "complaints", ()))
         self.kept.write(is_closed=True, state=ending.state, step=self.have, look=look, complaints=complaints, **facts)

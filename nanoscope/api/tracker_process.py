@@ -15,11 +15,11 @@ import traceback
 from pathlib import Path
 
 from nanoscope.api.sending import Kept, Sender
-from nanoscope.record.layout import tracker_file
+from nanoscope.record.layout import EVENTS_FILE, tracker_file
 
 POLL_S = 1.0
 LONGEST_PAUSE_S = 60.0  # between two tries after a failure
-ORPHAN_S = 20.0  # how long it may go on when the training is gone
+ORPHAN_S = float(os.environ.get("NANOSCOPE_ORPHAN_S", "20"))  # how long it may go on when the training is gone
 
 
 def main(tracker: str, run: str, parent: str) -> int:
@@ -47,13 +47,13 @@ def main(tracker: str, run: str, parent: str) -> int:
 def _follow(sender: Sender, parent: int) -> None:
     failures = 0
     while True:
+        is_last = _is_over(sender.folder, parent)  # asked before reading: what was written last is then read as well
         try:
-            was_there = _lives(parent)  # asked before reading: what it wrote last is then read as well
             sender.pump()
             if failures:
                 failures = 0
                 sender.outlet.kept.write(because="")
-            if sender.has_ended or not was_there:
+            if sender.has_ended or is_last:
                 sender.finish()
                 return
             time.sleep(POLL_S)
@@ -61,9 +61,24 @@ def _follow(sender: Sender, parent: int) -> None:
             traceback.print_exc()
             failures += 1
             sender.outlet.kept.write(because=_words(error), failures=failures)
-            if sender.has_ended or not _lives(parent):
+            if is_last:
                 raise
-            time.sleep(min(POLL_S * 2**failures, LONGEST_PAUSE_S))
+            _pause(min(POLL_S * 2**failures, LONGEST_PAUSE_S), sender.folder, parent)
+
+
+def _pause(longest_s: float, folder: Path, parent: int) -> None:
+    until_s = time.monotonic() + longest_s
+    while time.monotonic() < until_s and not _is_over(folder, parent):
+        time.sleep(POLL_S / 4)
+
+
+def _is_over(folder: Path, parent: int) -> bool:
+    """Whether no more will be written: the run has ended, or its process is gone."""
+    with contextlib.suppress(OSError), open(folder / EVENTS_FILE, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+        if file.read().rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"run_ended"'):
+            return True
+    return not _lives(parent)
 
 
 def _end_with(parent: int) -> None:

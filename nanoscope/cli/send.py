@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from nanoscope.cli.arguments import Parser
 from nanoscope.message import Message, msg
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from nanoscope.api.sending import Sent
 
 HELP = msg("send a run, or the log of another trainer, to TensorBoard, Weights & Biases, trackio or MLflow")
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
@@ -34,7 +40,7 @@ def run(given: Namespace) -> int:
     return 1 if sent.complaints else 0
 
 
-def words_of(sent) -> list[Message]:  # type: ignore[no-untyped-def]
+def words_of(sent: Sent) -> list[Message]:
     if sent.rows:
         said = [
             msg("{rows:count} steps went to {tracker:code}, up to step {step:count}", rows=sent.rows, tracker=sent.tracker, step=sent.step)
@@ -51,7 +57,8 @@ class Bar:
     """A progress bar on a terminal, and nothing elsewhere."""
 
     def __init__(self, tracker: str):
-        self._tracker, self._progress = tracker, None
+        self._tracker = tracker
+        self._progress: Progress | None = None
 
     def __call__(self, done: float, whole: float) -> None:
         if not sys.stderr.isatty() or not whole:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from nanoscope.errors import require
 from nanoscope.message import Message
 
 Column = np.ndarray
@@ -41,6 +42,10 @@ class Steps:
     def __len__(self) -> int:
         return len(self.step)
 
+    def to_pandas(self) -> Any:
+        """A DataFrame of these columns."""
+        return _frame(self)
+
 
 @dataclass(frozen=True)
 class Evals:
@@ -63,6 +68,15 @@ class Evals:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame of these columns, without the losses of single batches."""
+        return _frame(self)
+
+
+def _frame(rows: Steps | Evals) -> Any:
+    columns = {each.name: getattr(rows, each.name) for each in fields(rows)}
+    return require("pandas", "pandas").DataFrame({name: column for name, column in columns.items() if not isinstance(column, tuple)})
 
 
 Origin = Literal["recorded", "given", "printed", "inferred"]
@@ -111,6 +125,7 @@ MARKS = (
     "checkpoint_refused",  # a damaged one was passed over
     "micro_batch_halved",  # out of memory, and mended
     "rank_drifted",
+    "rank_lost",  # one died, hung or could not be reached; text says which
 )
 
 
