@@ -17,7 +17,6 @@ from nanoscope.present.dashboard.app import read_assets, read_plotly, styled_mar
 from nanoscope.present.dashboard.series import Wanted, series_of
 from nanoscope.present.dashboard.strings import words_of
 from nanoscope.present.dashboard.view import findings_of, forecast_of, view_of
-from nanoscope.present.report_card import notebook_html as notebook_html
 
 if TYPE_CHECKING:
     from nanoscope.present.dashboard.shelf import Shelf

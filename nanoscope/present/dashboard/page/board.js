@@ -70,12 +70,13 @@ export class Board {
   }
 
   wanted() {
-    const wanted = { x: this.axis, smooth: this.smooth, buckets: BUCKETS, log: this.logX ? 1 : 0 };
+    const buckets = Math.round(BUCKETS / Math.max(1, this.all.length / 2.5)); // ten runs are drawn as quickly as three
+    const wanted = { x: this.axis, smooth: this.smooth, buckets, log: this.logX ? 1 : 0 };
     if (this.range) {
       const spare = this.logX ? 0 : (this.range[1] - this.range[0]) * 0.5; // so that a pan shows something at once
       wanted.from = this.range[0] - spare;
       wanted.to = this.range[1] + spare;
-      if (!this.logX) wanted.buckets = 2 * BUCKETS;
+      if (!this.logX) wanted.buckets = 2 * buckets;
     }
     if (this.all.length > 1) wanted.names = "loss,smoothed,rate,grad_norm,tokens_per_s,mfu";
     return wanted;
