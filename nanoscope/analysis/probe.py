@@ -42,6 +42,8 @@ TITLES: dict[str, Message] = {
 CERTAIN = frozenset(("mask_leak", "frozen_parameters", "not_reproducible"))
 
 CONFIDENCE = 0.95
+CLEAR = 2.5
+"""Standard errors. Not two: some ten gains are measured of each run, and one of ten that are zero would pass that every fourth time."""
 SMALLEST_WORTH = 0.02
 """Nats. An expected gain below this is not called a cause: repeats of such a run differ by as much."""
 BRANCH_SPREAD = 0.004
@@ -71,7 +73,9 @@ class Effect:
     def is_clear(self) -> bool:
         if self.is_fact:
             return True
-        return self.expected is not None and self.low > 0 and self.expected >= SMALLEST_WORTH
+        if self.gain is None or self.expected is None:
+            return False
+        return self.gain > CLEAR * self.se and self.expected >= SMALLEST_WORTH
 
     @property
     def title(self) -> Message:

@@ -63,13 +63,13 @@ def test_batches_in_halves_are_put_together_before_they_are_paired():
     assert gain == pytest.approx(0.1)
 
 
-def effect(cause: str, expected: float, low: float, **more) -> Effect:
-    return Effect(cause, "rate", msg("a change"), expected, 0.01, expected, low, 2 * expected, 30.0, **more)
+def effect(cause: str, expected: float, error: float, **more) -> Effect:
+    return Effect(cause, "rate", msg("a change"), expected, error, expected, 0.0, 2 * expected, 30.0, **more)
 
 
 def test_a_certain_fault_comes_before_the_largest_gain_and_ends_the_questions():
-    leak = effect("mask_leak", -2.0, -2.1, is_fact=True)
-    order = ranked([effect("rate_too_low", 0.5, 0.3), effect("rate_too_high", 0.9, -0.1), leak])
+    leak = effect("mask_leak", -2.0, 0.1, is_fact=True)
+    order = ranked([effect("rate_too_low", 0.5, 0.1), effect("rate_too_high", 0.9, 0.5), leak])
     assert [each.cause for each in order] == ["mask_leak", "rate_too_low", "rate_too_high"]  # an unclear gain is last, however large
     assert is_settled(order) and not is_settled(order[1:])
 
