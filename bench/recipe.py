@@ -8,7 +8,7 @@ each other without overlap, and one shorter window for the rest, each target onc
 function, from the checkpoint that their process left. `training` is the time of the updates alone: for nanoGPT the sum of what it prints
 for every iteration, with the iterations that hold an evaluation counted as a median one; for nanoscope the part `train` of the run's
 record. `process` is the wall time from starting Python to its end, checkpoint saved, evaluations included; both have their data prepared
-beforehand.
+beforehand. `CPU` is the processor time of that process: on a machine that is not idle, with --threads=1, it is the figure to go by.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ PLAIN = (
 class Measured:
     training_s: float
     process_s: float
+    cpu_s: float  # of all its threads: what is left of a comparison when the machine is not idle
     val_loss: float
     step_ms: float
 
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT")
     parser.add_argument("--best", action="store_true", help="only ours: the preset shakespeare-best")
     parser.add_argument("--turns", type=int)
+    parser.add_argument("--ours", action="store_true", help="leave nanoGPT out: only our losses and times")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--score", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -67,34 +69,37 @@ def main() -> None:
         if given.best:
             best(Path(folder), given.turns or 1)
         else:
-            if given.nanogpt is None:
-                parser.error("--nanogpt PATH is needed, or --best")
-            against_nanogpt(Path(folder), given.nanogpt, given.turns or 3)
+            if given.nanogpt is None and not given.ours:
+                parser.error("--nanogpt PATH is needed, or --best or --ours")
+            against_nanogpt(Path(folder), None if given.ours else given.nanogpt, given.turns or 3)
 
 
-def against_nanogpt(folder: Path, nanogpt: Path, turns: int) -> None:
-    theirs = prepare_nanogpt(folder / "nanogpt", nanogpt)
-    contenders: dict[str, Callable[[], Measured]] = {
-        "nanoGPT, CPU demo": lambda: run_nanogpt(theirs),
-        "shakespeare-fast": lambda: run_ours(folder / "ours", "shakespeare-fast"),
-        "without shift and tables": lambda: run_ours(folder / "plain", "shakespeare-fast", *PLAIN),
-    }
+def against_nanogpt(folder: Path, nanogpt: Path | None, turns: int) -> None:
+    contenders: dict[str, Callable[[str], Measured]] = {}
+    if nanogpt is not None:
+        theirs = prepare_nanogpt(folder / "nanogpt", nanogpt)
+        contenders["nanoGPT, CPU demo"] = lambda seed: run_nanogpt(theirs)
+    contenders["shakespeare-fast"] = lambda seed: run_ours(folder / "ours", "shakespeare-fast", seed)
+    contenders["without shift and tables"] = lambda seed: run_ours(folder / "plain", "shakespeare-fast", *PLAIN, seed)
     seen: dict[str, list[Measured]] = {name: [] for name in contenders}
-    print(f"{'':26}{'turn':>5}{'training':>11}{'process':>11}{'ms/update':>11}{'val loss':>10}")
+    print(f"{'':26}{'turn':>5}{'training':>11}{'process':>11}{'CPU':>11}{'ms/update':>11}{'val loss':>10}")
     for turn in range(1, turns + 1):  # taking turns, so that whatever else the machine does falls on all
         for name, run in contenders.items():
-            measured = run()
+            measured = run(f"--seed={1336 + turn}")
             seen[name].append(measured)
             print(
-                f"{name:26}{turn:5}{measured.training_s:10.2f}s{measured.process_s:10.2f}s{measured.step_ms:11.1f}{measured.val_loss:10.4f}",
+                f"{name:26}{turn:5}{measured.training_s:10.2f}s{measured.process_s:10.2f}s{measured.cpu_s:10.2f}s"
+                f"{measured.step_ms:11.1f}{measured.val_loss:10.4f}",
                 flush=True,
             )
+    if nanogpt is None:
+        return
     first, *others = seen
     goal = max(m.val_loss for m in seen[first])
     for name in others:
         ours, nanogpts = ([m.val_loss for m in seen[who]] for who in (name, first))
         print(f"\n{name}: val loss {spread(ours, '.4f')}, nanoGPT {spread(nanogpts, '.4f')}")
-        for what in ("training_s", "process_s"):
+        for what in ("training_s", "process_s", "cpu_s"):
             ratios = [getattr(a, what) / getattr(b, what) for a, b in zip(seen[first], seen[name], strict=True)]
             print(f"  {what.removesuffix('_s')}: {spread(ratios, '.1f')} x shorter")
         if max(m.val_loss for m in seen[name]) > goal:
@@ -136,15 +141,15 @@ def prepare_nanogpt(folder: Path, nanogpt: Path) -> Path:
 
 
 def run_nanogpt(folder: Path) -> Measured:
-    started_at_s = time.perf_counter()
+    started_at_s, cpu_before_s = time.perf_counter(), children_cpu_s()
     done = subprocess.run(
         [sys.executable, "train.py", "config/train_shakespeare_char.py", *DEMO], cwd=folder, capture_output=True, text=True, check=True
     )
-    process_s = time.perf_counter() - started_at_s
+    process_s, used_s = time.perf_counter() - started_at_s, children_cpu_s() - cpu_before_s
     took = {int(at): float(ms) for at, ms in re.findall(r"iter (\d+): loss [\d.]+, time ([\d.]+)ms", done.stdout)}
     usual = statistics.median(took.values())
     training_ms = sum(usual if at % 250 == 0 else ms for at, ms in took.items())
-    return Measured(training_ms / 1000, process_s, scored("nanogpt", folder)["loss"], usual)
+    return Measured(training_ms / 1000, process_s, used_s, scored("nanogpt", folder)["loss"], usual)
 
 
 def score_nanogpt(folder: Path) -> dict[str, float]:
@@ -165,14 +170,14 @@ def run_ours(folder: Path, preset: str, *more: str) -> Measured:
     from nanoscope.record.read import read_run
 
     shutil.rmtree(folder, ignore_errors=True)
-    started_at_s = time.perf_counter()
+    started_at_s, cpu_before_s = time.perf_counter(), children_cpu_s()
     subprocess.run(
         [sys.executable, "-m", "nanoscope", "train", preset, f"--out_dir={folder}", *more], stdout=subprocess.DEVNULL, check=True
     )
-    process_s = time.perf_counter() - started_at_s
+    process_s, used_s = time.perf_counter() - started_at_s, children_cpu_s() - cpu_before_s
     run = read_run(folder)
     usual_ms = 1000 * float(np.median(run.steps.took_s))
-    return Measured(run.time_parts["train"], process_s, scored("ours", folder)["loss"], usual_ms)
+    return Measured(run.time_parts["train"], process_s, used_s, scored("ours", folder)["loss"], usual_ms)
 
 
 def score_ours(folder: Path) -> dict[str, float]:
@@ -185,6 +190,12 @@ def score_ours(folder: Path) -> dict[str, float]:
 
 
 # --- both
+
+
+def children_cpu_s() -> float:
+    """Processor time of all processes that were started from here and have ended."""
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def scored(kind: str, folder: Path) -> dict[str, float]:
