@@ -45,7 +45,11 @@ ANCHORS = tuple(
 PLACES = (
     ("] | ", re.compile(r"\[(?P<step>\d{1,15}+)(?=\] \| )")),
     ("[batch=", re.compile(r"\[batch=(?P<step>\d{1,15}+)(?=/\d{1,15}+\])")),
-    ("][", re.compile(r"\[(?P<epoch>\d{1,6}+)\]\[ {0,8}+(?P<step>\d{1,12}+)(?=/ {0,8}+(?P<total>\d{1,12}+)\])")),
+    ("ter(train) [", re.compile(r"ter\(train\) {1,4}+\[ {0,8}+(?P<step>\d{1,12}+)(?=/ {0,8}+\d{1,12}+\])")),
+    (
+        "poch(train) [",
+        re.compile(r"poch\(train\) {1,4}+\[(?P<epoch>\d{1,6}+)\]\[ {0,8}+(?P<step>\d{1,12}+)(?=/ {0,8}+(?P<total>\d{1,12}+)\])"),
+    ),
     (" (epoch ", re.compile(r"(?<![\w./:\-])(?P<step>\d{1,15}+)(?=/\d{1,15}+ \(epoch [\d.]{1,20}+\))")),
 )
 """Rows that do not name their step; each with a sign without which a text is not searched."""

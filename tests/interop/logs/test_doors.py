@@ -428,6 +428,10 @@ def test_composer_and_mmengine():
     assert steps(run) == [1, 2] and run.steps.loss.tolist() == [10.951, 9.812] and run.reading.not_understood == 0
     run = read_log(samples.MMENGINE)
     assert steps(run) == [734, 745] and run.steps.loss.tolist() == [2.7522, 2.6150] and run.steps.grad_norm[1] == 2.7647
+    by_iteration = samples.MMENGINE.replace("Epoch(train) [1][734/735]", "Iter(train) [  734/40000]").replace(
+        "Epoch(train) [2][ 10/735]", "Iter(train) [  745/40000]"
+    )
+    assert steps(read_log(by_iteration)) == [734, 745]
 
 
 def test_a_step_of_all_in_one_field():
