@@ -30,7 +30,7 @@ def hugging_face_folder(source: str) -> Path | None:
         return folder
     if source not in HUB_NAMES:
         return None
-    hub = require("huggingface_hub", "hub")
+    hub = require("huggingface_hub", "hf")
     try:
         return Path(hub.snapshot_download(source, allow_patterns=[WEIGHTS, SHAPE]))
     except Exception as error:  # the hub's client raises a dozen kinds for "not reachable"
@@ -106,7 +106,15 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _misfits(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[str, tuple[int, ...]]], where: Message) -> list[Fault]:
-    faults = [Fault(msg("the weights lack {name:code}", name=name), where) for name in wanted if name not in found]
+    faults = []
+    if lacking := [name for name in wanted if name not in found]:
+        what = msg(
+            "the weights lack {count:count} of {total:count} tensors: {names:code}",
+            count=len(lacking),
+            total=len(wanted),
+            names=lacking[:3],
+        )
+        faults.append(Fault(what, where))
     for name, (dtype, size) in found.items():
         if size != wanted[name]:
             what = msg("{name:code} is {found:code}, and the config makes it {wanted:code}", name=name, found=size, wanted=wanted[name])

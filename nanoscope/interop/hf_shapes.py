@@ -165,7 +165,7 @@ def _differences(about: Mapping[str, Any], kind: str) -> Iterator[Message]:
     for ours, theirs in SIZES[kind].items():
         size = about.get(theirs)
         if type(size) is not int or not 0 < size <= LARGEST[ours]:
-            yield msg("its {key:code} is {value:code}, which is no size", key=theirs, value=str(size)[:60])
+            yield msg("its {key:code} is {value:code}, which is no size", key=theirs, value=repr(size)[:60])
             return
     width, heads = (about[SIZES[kind][key]] for key in ("n_embd", "n_head"))
     if width % heads:
@@ -182,7 +182,7 @@ def _differences(about: Mapping[str, Any], kind: str) -> Iterator[Message]:
             yield msg("its positions are turned by another rule ({rope:code})", rope=str(rope)[:120])
         cap = about.get("final_logit_softcapping")
         if cap is not None and not (isinstance(cap, (int, float)) and 0 < cap <= 1000):
-            yield msg("its {key:code} is {value:code}, which is no size", key="final_logit_softcapping", value=str(cap)[:60])
+            yield msg("its {key:code} is {value:code}, which is no size", key="final_logit_softcapping", value=repr(cap)[:60])
 
 
 def _sizes(about: Mapping[str, Any], kind: str) -> dict[str, int]:

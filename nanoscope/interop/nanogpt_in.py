@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoscope.config.fields import settings as our_settings
 from nanoscope.data.sidecar import META, tokens_file
-from nanoscope.data.store import open_folder
+from nanoscope.data.store import open_folder, tokenizer_from_meta
 from nanoscope.data.tokenizers import GPT2Tokenizer, Tokenizer
 from nanoscope.errors import Fault, UserError, fault
 from nanoscope.interop.foreign import ForeignModel
@@ -51,7 +51,7 @@ def read_nanogpt(path: Path, tokenizer: Tokenizer | None = None, dataset: Path |
     wanted = _shapes(sizes)
     _require_fit(named, wanted, where)
     folder = dataset or _dataset(path, given.get("dataset"))
-    tokenizer, notes = _tokenizer(tokenizer, folder, sizes["vocab_size"], where)
+    tokenizer, notes = _tokenizer(tokenizer, folder, path.parent / META, sizes["vocab_size"])
     weights = {name: named[name].read().float() for name in wanted}
     weights["head.weight"] = weights["embedding.weight"]
     optimizer, trouble = _optimizer(whole.get("optimizer"), wanted)
@@ -74,7 +74,7 @@ def _sizes(whole: Any, where: Message) -> dict[str, Any]:
             fix=msg("give a {name:code} that nanoGPT's train.py wrote", name=CHECKPOINT),
         )
     faults = [
-        Fault(msg("its {key:code} is {value:code}, which is no size", key=key, value=str(args.get(key))[:60]), where)
+        Fault(msg("its {key:code} is {value:code}, which is no size", key=key, value=repr(args.get(key))[:60]), where)
         for key, most in SIZES.items()
         if type(args.get(key)) is not int or not 0 < args[key] <= most
     ]
@@ -86,7 +86,7 @@ def _sizes(whole: Any, where: Message) -> dict[str, Any]:
         )
     if type(args.get("bias")) is not bool:
         faults.append(
-            Fault(msg("its {key:code} is {value:code}, neither True nor False", key="bias", value=str(args.get("bias"))[:60]), where)
+            Fault(msg("its {key:code} is {value:code}, neither True nor False", key="bias", value=repr(args.get("bias"))[:60]), where)
         )
     if faults:
         raise UserError(*faults)
@@ -125,12 +125,19 @@ def _shapes(sizes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _require_fit(named: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]], where: Message) -> None:
+    lacking = [name for name in wanted if not isinstance(named.get(name), Stored) or named[name].numbers.dtype not in FLOATS]
+    if lacking:
+        names = [to_theirs(name) for name in lacking[:3]]
+        raise fault(
+            msg(
+                "the weights lack {count:count} of {total:count} tensors: {names:code}", count=len(lacking), total=len(wanted), names=names
+            ),
+            where=where,
+        )  # fmt: skip
     faults = []
     for name, shape in wanted.items():
-        found = named.get(name)
-        if not isinstance(found, Stored) or found.numbers.dtype not in FLOATS:
-            faults.append(Fault(msg("the weights lack {name:code}", name=to_theirs(name)), where))
-        elif found.shape != shape:
+        found = named[name]
+        if found.shape != shape:
             what = msg(
                 "{name:code} is {found:code}, and the config makes it {wanted:code}", name=to_theirs(name), found=found.shape, wanted=shape
             )
@@ -154,14 +161,15 @@ def _dataset(checkpoint: Path, name: Any) -> Path | None:
     return None
 
 
-def _tokenizer(given: Tokenizer | None, folder: Path | None, rows: int, where: Message) -> tuple[Tokenizer | None, tuple[Message, ...]]:
+def _tokenizer(given: Tokenizer | None, folder: Path | None, beside: Path, rows: int) -> tuple[Tokenizer | None, tuple[Message, ...]]:
+    """The one that is named; else what an export of ours put beside the checkpoint; else that of its data."""
     if given is not None:
         return given, ()
+    if beside.is_file():
+        return tokenizer_from_meta(beside), ()
     if folder is not None and tokens_file(folder, "train").is_file():
         return open_folder(folder).tokenizer, ()
     if folder is not None:
-        from nanoscope.data.store import tokenizer_from_meta
-
         return tokenizer_from_meta(folder / META), ()
     gpt2 = GPT2Tokenizer()
     if 0 <= rows - gpt2.vocab_size < 1024:

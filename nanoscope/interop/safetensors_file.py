@@ -6,6 +6,7 @@ The library itself checks that the tensors lie one behind the other and fill the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST_HEADER_BYTES = 8 << 20  # a GPT of 1,000 blocks has 2 MB
 MOST_JSON_BYTES = 64 << 20
-DTYPES = ("F32", "F16", "BF16", "F64")
+DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}  # those that weights are in, with their bytes
 
 
 def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -32,7 +33,10 @@ def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             if size < 8 or length > min(size - 8, MOST_HEADER_BYTES):
                 raise ValueError(f"its header claims {length:,} bytes, in a file of {size:,}")
             header = parsed(file.read(length))
-        return {name: _about(name, about) for name, about in header.items() if name != "__metadata__"}
+        tensors = {name: about for name, about in header.items() if name != "__metadata__"}
+        found = {name: _about(name, about) for name, about in tensors.items()}
+        _require_places(tensors, found, size - 8 - length)
+        return found
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise unreadable(path, str(error)) from None
 
@@ -78,6 +82,27 @@ def _about(name: str, about: Any) -> tuple[str, tuple[int, ...]]:
     if not isinstance(shape, list) or len(shape) > 8 or not all(type(length) is int and 0 <= length < 1 << 48 for length in shape):
         raise ValueError(f"{name[:60]!r} has no shape")
     return str(about["dtype"])[:20], tuple(shape)
+
+
+def _require_places(tensors: Mapping[str, Any], found: Mapping[str, tuple[str, tuple[int, ...]]], size: int) -> None:
+    """Each tensor in its own place within the file."""
+    end_before = 0
+    for start, end, name in sorted((*_place(name, about), name) for name, about in tensors.items()):
+        dtype, shape = found[name]
+        if start < end_before or end > size:
+            raise ValueError(f"the numbers of {name[:60]!r} overlap others, or end behind the end of the file")
+        if dtype in DTYPES and math.prod(shape) * DTYPES[dtype] != end - start:
+            raise ValueError(f"{name[:60]!r} of shape {str(shape)[:60]} has {end - start:,} bytes")
+        end_before = end
+
+
+def _place(name: str, about: Mapping[str, Any]) -> tuple[int, int]:
+    places = about["data_offsets"]
+    if not isinstance(places, list) or len(places) != 2 or not all(type(place) is int and place >= 0 for place in places):
+        raise ValueError(f"{name[:60]!r} has no place in the file")
+    if places[0] > places[1]:
+        raise ValueError(f"{name[:60]!r} ends before it begins")
+    return places[0], places[1]
 
 
 def unreadable(path: Path, problem: str) -> UserError:

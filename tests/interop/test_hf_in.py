@@ -122,7 +122,7 @@ def test_a_model_that_ours_cannot_be_is_refused_with_all_reasons(folder: Path):
 
 def test_a_folder_that_holds_something_else_is_refused(folder: Path):
     save_file({"weight": torch.zeros(2)}, folder / "model.safetensors")
-    with pytest.raises(UserError, match=r"the weights lack wte\.weight"):
+    with pytest.raises(UserError, match="the weights lack 28 of 28 tensors"):
         read_hugging_face(folder)
     (folder / "model.safetensors").write_bytes(b"no such thing")
     with pytest.raises(UserError, match="cannot be read"):

@@ -1,0 +1,43 @@
+"""Files of strangers: nothing in them runs, none takes the machine's memory, and each is refused with one clear message."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nanoscope.cli import main
+
+from .hostile import PAYLOADS, canary
+
+LARGE = ("zip bomb", "million", "fill the memory")  # what takes a second or more to make
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy if any(w in name for w in LARGE) else ()) for name in PAYLOADS]
+)
+def test_it_is_refused_with_one_message_and_nothing_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    source = PAYLOADS[name](tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    assert main(["import", str(source), "-o", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert 1 <= said.count("error: ") <= 8, said  # one message; all faults of a config, or of a list of tensors, are told at once
+    assert "Traceback" not in said and max(map(len, said.splitlines())) < 600
+    assert not canary(tmp_path).exists() and {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_there_are_at_least_forty():
+    assert len(PAYLOADS) >= 40
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the peak of a process")
+def test_all_of_them_together_stay_below_512_megabytes(tmp_path: Path):
+    done = subprocess.run([sys.executable, Path(__file__).with_name("hostile.py"), tmp_path], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert f"{len(PAYLOADS)} of {len(PAYLOADS)} refused" in lines, done.stdout + done.stderr
+    print(lines[-2], lines[-1])
+    assert int(lines[-1].removeprefix("PEAK ")) < 512 << 20, lines[-1]
