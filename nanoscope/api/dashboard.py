@@ -86,6 +86,7 @@ def _listen(port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", wanted))
+            listening.listen(128)  # a browser that is quicker than the server waits, and is not refused
             return listening
         except (OSError, OverflowError) as error:
             listening.close()
@@ -108,6 +109,7 @@ class Runs:
         self._read: dict[str, tuple[tuple[int, int], Columns]] = {}
         self._rows: dict[str, dict[str, Any]] = {}
         self._diagnosed: dict[str, tuple[tuple[int, int], Diagnosis]] = {}
+        self._tried: dict[str, tuple[int, int]] = {}
         self._diagnose_again_at_s: dict[str, float] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         self._scanned_at_s = -RESCAN_S
@@ -149,7 +151,7 @@ class Runs:
                 changed.add(name)
         for name in changed:
             if name in self._rows or name in self._read:  # others wait for `catch_up`
-                with contextlib.suppress(UserError):
+                with contextlib.suppress(UserError, KeyError, OSError):  # a folder that is being removed
                     self._refresh(name)
         return changed
 
@@ -161,11 +163,12 @@ class Runs:
                 if name not in self._rows:
                     self._refresh(name)
                     return name
-            except (UserError, KeyError):
+            except (UserError, KeyError, OSError):
                 self._rows[name] = {**self.row(name), "id": name, "state": "unreadable", "spark": []}
                 return name
         for name in [*self._logs, *reversed(self._folders)]:
             if self._rows[name]["state"] != "unreadable" and self._is_due(name):
+                self._tried[name] = self._seen.get(name, (0, 0))  # where it fails, it is not tried again until the run has grown
                 self.diagnosis(name)
                 self._refresh(name)
                 return name
@@ -249,7 +252,7 @@ class Runs:
     def _is_due(self, name: str) -> bool:
         known = self._diagnosed.get(name)
         if known is None:
-            return True
+            return self._tried.get(name) != self._seen.get(name, (0, 0))
         if name in self._logs or known[0] == self._seen.get(name, known[0]):
             return False
         is_over = self._rows[name]["state"] not in ("running", "silent")

@@ -77,3 +77,25 @@ def test_nobody_listening_means_nothing_is_looked_at(tmp_path: Path) -> None:
         looking.cancel()
 
     asyncio.run(rest())
+
+
+def test_a_run_that_cannot_be_diagnosed_ends_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
+    write_run(tmp_path / "odd", steps=20)
+    shelf = Runs(tmp_path)
+    monkeypatch.setattr("nanoscope.analysis.diagnose.diagnose", lambda run: 1 / 0)
+    monkeypatch.setattr("nanoscope.present.dashboard.live.SLOWEST_TICK_S", 0.1)
+    name = shelf.rows()[0]["id"]
+
+    async def listen() -> None:
+        hub = Hub(shelf)
+        looking = asyncio.create_task(hub.run())
+        stream = hub.stream({name: 0}, Wanted())
+        for _ in range(3):
+            await anext(stream)
+        await asyncio.sleep(1.0)
+        assert not looking.done()
+        looking.cancel()
+        await stream.aclose()
+
+    asyncio.run(listen())
+    assert capsys.readouterr().err.count("ZeroDivisionError") == 1  # told once, not at every look

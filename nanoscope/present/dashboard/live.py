@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -34,15 +35,22 @@ class Hub:
         """Until cancelled."""
         while True:
             started_at_s = time.monotonic()
-            if self._waiting:
-                self._tails.clear()
-                self._tell(await asyncio.to_thread(self.shelf.news))
-                caught_up = await asyncio.to_thread(self.shelf.catch_up)
-                if caught_up is not None:
-                    self._tell({caught_up})
+            try:
+                if self._waiting and await self._look():
                     continue
+            except Exception:  # one run that cannot be read must not end the news of all others; the terminal tells of it
+                traceback.print_exc()
+                await asyncio.sleep(SLOWEST_TICK_S)
             spent_s = time.monotonic() - started_at_s
             await asyncio.sleep(min(SLOWEST_TICK_S, max(TICK_S, spent_s / COST_FRAC)))
+
+    async def _look(self) -> bool:
+        """Whether there is more to catch up with at once."""
+        self._tails.clear()
+        self._tell(await asyncio.to_thread(self.shelf.news))
+        caught_up = await asyncio.to_thread(self.shelf.catch_up)
+        self._tell(set() if caught_up is None else {caught_up})
+        return caught_up is not None
 
     def _tell(self, changed: set[str]) -> None:
         if changed:

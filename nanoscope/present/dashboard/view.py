@@ -206,6 +206,7 @@ def _time(columns: Columns, lang: str) -> dict[str, Any] | None:
     parts = [part for part, seconds in totals.items() if seconds > 0]
     whole = sum(totals.values()) or 1.0
     return {
+        "start": max(0, int(columns.step[0]) - 1),
         "ends": bars.ends.tolist(),
         "parts": [
             {

@@ -23,7 +23,7 @@ export class Board {
     this.drag = "zoom";
     this.range = null; // all
     this.at = null;
-    this.forecasts = true;
+    this.forecasts = runs.some((run) => run.row.state === "running");
     this.smooth = firstSmoothing(runs);
     this.charts = new Map();
     this.bar = el("div", { class: "bar", role: "toolbar", "aria-label": t("board.controls") });
@@ -144,7 +144,7 @@ export class Board {
     }
     if (!Number.isFinite(low)) low = 0;
     if (this.logX) low = Math.max(low, this.axis === "step" ? 1 : high * 1e-4);
-    else low = 0;
+    else if (low < 0.2 * high) low = 0; // a log that begins in mid-run is shown from where it begins
     return [low, high > low ? high : low + 1];
   }
 

@@ -56,7 +56,7 @@ export function differencesTable(found) {
     el("div", { class: "wide" }, el(
       "table",
       {},
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, ""), sides.map((side) => el("th", { scope: "col" }, side.name)), el("th", { scope: "col" }, t("compare.effect")))),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, ""), sides.map((side) => el("th", { scope: "col" }, side.name)), el("th", { scope: "col", class: "words" }, t("compare.effect")))),
       el("tbody", {}, differences.map((each) => el("tr", { class: each.is_derived ? "derived" : each.effect }, el("th", { scope: "row" }, each.what), each.values.map((value) => el("td", {}, value)), el("td", { class: "words" }, `${each.effect_words}: ${each.because}`)))),
     )),
   );

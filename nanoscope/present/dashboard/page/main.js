@@ -41,7 +41,7 @@ async function speak(language) {
 
 async function go() {
   const mine = (turn += 1);
-  const place = el("main", {});
+  const place = el("main", {}, el("p", { class: "loading", "aria-hidden": "true" }, "· · ·"));
   shown?.close?.();
   shown = null;
   app.querySelector("main").replaceWith(place);

@@ -144,8 +144,8 @@ function column(runs, board, key, kind) {
 
 function time(runs, board) {
   const [run] = runs;
-  const { ends, parts } = run.view.time;
-  const edges = [0, ...ends].map((step) => board.place(run, step));
+  const { start, ends, parts } = run.view.time;
+  const edges = [start, ...ends].map((step) => board.place(run, step));
   const x = ends.map((_, i) => (edges[i] + edges[i + 1]) / 2);
   const width = ends.map((_, i) => Math.max(1e-12, edges[i + 1] - edges[i]) * 0.92);
   const bars = parts.map((part) => ({ key: part.key, name: part.name, kind: "seconds", colour: colour(part.key), x, y: part.seconds, width, rest: `${Math.round(part.share * 100)}%` }));

@@ -26,8 +26,11 @@ export async function runView(place, source, id) {
   listen();
 
   async function loadFindings() {
-    const found = await source.findings(id);
-    findingsPanel(findings, found, (step) => board.goTo(step));
+    try {
+      findingsPanel(findings, await source.findings(id), (step) => board.goTo(step));
+    } catch (error) {
+      fill(findings, el("h2", {}, t("findings.title")), el("p", { class: "trouble" }, error.message));
+    }
   }
 
   async function loadForecast() {
