@@ -73,7 +73,24 @@ def forecast(run: Run, at: int | None = None) -> Forecast | Refusal:
     wrong = _cannot_be_extrapolated(case, points, target)
     if wrong is not None:
         return wrong
-    return _forecast(case, rates, _past_bigram(case, points), target)
+    found = _forecast(case, rates, _past_bigram(case, points), target)
+    return _crosses_bigram(case, found) or found if isinstance(found, Forecast) else found
+
+
+def _crosses_bigram(case: Case, found: Forecast) -> Refusal | None:
+    """A fall that has not come down to the bigram level yet slows down there: no law of one piece goes through it."""
+    bigram = case.bigram_nats
+    if bigram is None or found.now_loss < bigram + PAST_BIGRAM or found.loss > bigram:
+        return None
+    return Refusal(
+        "bigram_level",
+        msg(
+            "the loss ({now:nats}) has still to pass {bigram:nats}, what the token before alone tells on this text, where every "
+            "curve slows down",
+            now=found.now_loss, bigram=bigram,
+        ),
+        msg("ask again when the loss has come below {level:nats}", level=bigram - PAST_BIGRAM),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -190,11 +207,11 @@ def _points(case: Case) -> Points | Refusal:
             msg("evaluate more often, or ask again later"),
         )
     x, y = _stretches(steps_b[after], losses[after])
-    offset = 0.0
-    if len(vals):
-        near = np.argmin(np.abs(x - steps[-1]))
-        offset = float(vals[-1] - y[near])
-    return Points(x.astype(int), y + offset, "val" if len(vals) else "batch", offset)
+    beside = steps >= x[0]  # evaluations before the first stretch say nothing about the distance of val from the batch losses
+    if not beside.any():
+        return Points(x.astype(int), y, "batch")
+    offset = float(vals[-1] - y[np.argmin(np.abs(x - steps[-1]))])
+    return Points(x.astype(int), y + offset, "val", offset)
 
 
 def _thinned(steps: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -146,6 +146,22 @@ def test_nothing_is_foretold_from_the_bigram_level():
     assert isinstance(beyond, Forecast) and beyond.points <= 21  # none of those at rest
 
 
+def test_a_fall_through_the_bigram_level_is_not_foretold():
+    evals = [(k, 0.0, 2.0 + 8.0 * k**-0.4) for k in range(20, 501, 20)]  # 2.67 at step 500, 2.38 at 2,000
+    known = {"learning_rate": 1e-3, "min_lr": 1e-3, "warmup_iters": 50, "lr_decay_iters": 1200, "max_iters": 1200, "schedule": "wsd"}
+    refused = forecast(run_of("x", evals=evals, bigram_nats=2.5, **known))
+    assert isinstance(refused, Refusal) and refused.code == "bigram_level" and "still to pass" in say(refused.because)
+    assert isinstance(forecast(run_of("x", evals=evals, bigram_nats=2.2, **known)), Forecast)
+
+
+def test_an_evaluation_before_the_first_update_shifts_nothing():
+    curve = lawful(SCHEDULES["cosine"], every=1, noise=0.05)
+    steps = [(k, v, 0.1) for k, v in curve if k <= 1000]
+    known = {"learning_rate": 1e-3, "min_lr": 1e-4, "warmup_iters": 100, "lr_decay_iters": STEPS, "max_iters": STEPS}
+    found = forecast(run_of("x", steps, [(0, 4.2, 4.2)], **known))
+    assert found.series == "batch" and abs(found.loss - lawful(SCHEDULES["cosine"], noise=0.0)[-1][1]) < 0.08
+
+
 def test_few_evaluations_are_helped_by_the_batch_losses():
     schedule = SCHEDULES["cosine"]
     curve = lawful(schedule, every=1, noise=0.05)
