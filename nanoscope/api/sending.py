@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,11 +52,11 @@ class Sent:
 
 
 def send(
-    target: Target, to: str, *, project: str | None = None, name: str | None = None, again: bool = False,
-    on_progress: OnProgress = lambda done, whole: None,
+    target: Target, to: str, *, project: str | None = None, name: str | None = None, again: bool = False, config: str | None = None,
+    hardware: str | None = None, known: Sequence[tuple[str, str]] = (), on_progress: OnProgress = lambda done, whole: None,
 ) -> Sent:  # fmt: skip
     """Sends a run, or anybody's log, to a tracker: `send("quickstart-1", to="tensorboard")`. What it already has is not sent again, unless
-    `again`: then it goes out as a new run of the tracker."""
+    `again`: then it goes out as a new run of the tracker. `config`, `hardware` and `known` say what a log leaves out."""
     from nanoscope.api.answers import named
 
     if to not in NAMES:
@@ -68,7 +68,10 @@ def send(
     if folder is not None:
         sender: Sender | ForeignSender = Sender(folder, to, tracker_named(to), project=project, name=name, again=again)
     else:
-        sender = ForeignSender(target, to, tracker_named(to), project=project, name=name, again=again)
+        from nanoscope.api.sources import open_run
+
+        run = open_run(target, config, hardware, known)
+        sender = ForeignSender(run, target, to, tracker_named(to), project=project, name=name, again=again)
     if sender.has_nothing_new():
         kept = sender.outlet.kept.facts
         return Sent(to, 0, int(kept["step"]), str(kept["look"]))
@@ -237,10 +240,10 @@ class Sender:
 class ForeignSender:
     """The log of another trainer, by its columns."""
 
-    def __init__(self, target: str, to: str, tracker: Tracker, *, project: str | None = None, name: str | None = None, again: bool = False):
-        from nanoscope.api.sources import open_run
-
-        self.run = open_run(target)
+    def __init__(
+        self, run: Run, target: str, to: str, tracker: Tracker, *, project: str | None = None, name: str | None = None, again: bool = False
+    ):
+        self.run = run
         if not len(self.run.steps) and not len(self.run.evals):
             raise fault(msg("{target:code} holds no step that could be sent", target=target), fix=msg("give a run, or the log of one"))
         self.rows = list(rows_of(self.run))

@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words, lang)
     except UserError as error:
-        print(_faults(error, lang), file=sys.stderr)
+        if error.faults:
+            print(_faults(error, lang), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -54,7 +55,7 @@ def _run(words: list[str], lang: str) -> int:
         raise UsageError(
             Fault(
                 msg("nanoscope has no command {command:code}", command=words[0]),
-                fix=did_you_mean(name, available()) or msg("see {command:code}", command="nanoscope --help"),
+                fix=_instead(name, rest) or did_you_mean(name, available()) or msg("see {command:code}", command="nanoscope --help"),
             )
         )
     command = _module(name)
@@ -67,6 +68,22 @@ def _run(words: list[str], lang: str) -> int:
         return 0
     given.lang = given.lang or lang
     return command.run(given)
+
+
+def _instead(name: str, rest: Sequence[str]) -> Message | None:
+    """The command for a word that is not one, but plainly means something."""
+    run = rest[0] if rest and not rest[0].startswith("-") else "RUN"
+    meant = {
+        "resume": f"nanoscope train --init_from=resume --out_dir={run}",
+        "continue": f"nanoscope train --init_from=resume --out_dir={run}",
+        "generate": f"nanoscope sample {run}",
+        "list": "nanoscope runs",
+        "ls": "nanoscope runs",
+        "tokenize": f"nanoscope prepare {run if run != 'RUN' else 'FILE'}",
+        "eval": f"nanoscope train --eval_only=True --init_from=resume --out_dir={run}",
+        "version": "nanoscope --version",
+    }
+    return msg("did you mean {nearest:code}?", nearest=meant[name]) if name in meant else None
 
 
 def available() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -41,13 +42,32 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, help=help, **about)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(
-            Fault(
-                msg("{problem}", problem=message),
-                where=msg("{command:code}", command=self.prog),
-                fix=msg("see {command:code}", command=f"{self.prog} --help"),
-            )
-        )
+        what, fix = self._in_our_words(message)
+        raise UsageError(Fault(what, where=msg("{command:code}", command=self.prog), fix=fix))
+
+    def _in_our_words(self, message: str) -> tuple[Message, Message]:
+        """What argparse says in English only, said so that it can be translated and acted on."""
+        see = msg("see {command:code}", command=f"{self.prog} --help")
+        if found := re.fullmatch(r"the following arguments are required: (.+)", message):
+            return msg("something is missing: {names:code}", names=found[1]), see
+        if found := re.fullmatch(r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.+)\)", message):
+            choices = [each.strip("' ") for each in found[3].split(",")]
+            what = msg("{key:code} = {value:code} is not one of its choices", key=_option(found[1]), value=found[2])
+            return what, msg("use one of {choices:code}", choices=choices)
+        if found := re.fullmatch(r"argument ([^:]+): invalid (?:int|float) value: '(.*)'", message):
+            return msg("{key:code} = {value:code} is not {wanted}", key=_option(found[1]), value=found[2], wanted=msg("a number")), see
+        if found := re.fullmatch(r"argument ([^:]+): expected (?:one|at least one) argument", message):
+            name = _option(found[1])
+            return msg("{option:code} needs a value", option=name), msg("write {option:code}", option=f"{name}=VALUE")
+        if found := re.fullmatch(r"argument ([^:]+): ignored explicit argument '.*'", message):
+            name = _option(found[1])
+            return msg("{option:code} takes no value", option=name), msg("write {option:code}", option=name)
+        if found := re.fullmatch(r"unrecognized arguments: (.+)", message):
+            words = found[1].split()
+            setting = re.fullmatch(r"-?(\w[\w-]*=.*)", words[0])
+            fix = msg("write {option:code}", option=f"--{setting[1]}") if setting else see
+            return msg("{words:code} means nothing here", words=" ".join(words)), fix
+        return msg("{problem}", problem=message), see
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         command: list[str] = []
@@ -88,6 +108,8 @@ class Parser(argparse.ArgumentParser):
             elif not following.startswith("--"):
                 overrides.append((key, following))
                 next(words)
+            elif key not in settings():
+                overrides.append((key, "True"))  # there is no such setting, which is told with all other faults
             else:
                 what = msg("{option:code} needs a value", option=name)
                 raise UsageError(Fault(what, fix=msg("write {option:code}", option=f"{name}=VALUE")))
@@ -99,6 +121,11 @@ class Parser(argparse.ArgumentParser):
             msg("{command:code} has no option {option:code}", command=self.prog, option=name),
             fix=did_you_mean(name, known) or msg("see {command:code}", command=f"{self.prog} --help"),
         )
+
+
+def _option(names: str) -> str:
+    """`-o/--out` is known by its long name."""
+    return max(names.split("/"), key=len)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> Message | None:

@@ -23,6 +23,9 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--to", required=True, choices=TRACKERS, help=msg("the tracker"))
     parser.add_argument("--project", metavar="NAME", help=msg("project there; otherwise that of the run, or nanoscope"))
     parser.add_argument("--name", metavar="NAME", help=msg("what the run is called there; otherwise its own name"))
+    parser.add_argument("--config", metavar="FILE", help=msg("the config of the log: TOML, JSON or nanoGPT's .py"))
+    parser.add_argument("--hardware", metavar="NAME", help=msg('the device, as you would say it: "RTX 4070", "8x H100", "laptop CPU"'))
+    parser.takes_settings()
     parser.add_argument("--again", action="store_true", help=msg("send all of it once more, as a new run of the tracker"))
 
 
@@ -32,7 +35,10 @@ def run(given: Namespace) -> int:
 
     bar = Bar(given.to)
     try:
-        sent = send(given.target, given.to, project=given.project, name=given.name, again=given.again, on_progress=bar)
+        sent = send(
+            given.target, given.to, project=given.project, name=given.name, again=given.again, config=given.config, hardware=given.hardware,
+            known=given.overrides, on_progress=bar,
+        )  # fmt: skip
     finally:
         bar.close()
     for said in words_of(sent):

@@ -81,6 +81,8 @@ def _read_file(path: Path) -> _File:
     try:
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
+        if path.suffix not in _SUFFIXES:
+            raise _no_config(path) from None
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise fault(msg("{path:code} is not valid {kind}: {problem}", path=str(path), kind=kind, problem=str(error))) from None
     if not isinstance(values, dict):
@@ -88,6 +90,17 @@ def _read_file(path: Path) -> _File:
     values.pop("about", None)
     comments = [line.split("#", 1)[1].strip() for line in text.splitlines() if "#" in line] if path.suffix == ".toml" else []
     return _File(values, {key: _line_of(key, text, path.name) for key in values}, comments)
+
+
+def _no_config(path: Path) -> UserError:
+    """Most likely somebody wants to train on this text."""
+    return fault(
+        msg("{path:code} is not a config file", path=str(path)),
+        fix=msg(
+            "to train on this text, prepare it with {prepare:code}, and then {train:code}",
+            prepare=f"nanoscope prepare {path}", train=f"nanoscope train --dataset={path.stem}",
+        ),
+    )  # fmt: skip
 
 
 def _line_of(key: str, text: str, name: str) -> str:
@@ -118,6 +131,11 @@ def _take_file(draft: _Draft, path: Path) -> None:
 
 def _take_preset(draft: _Draft, name: str) -> str:
     preset = named_preset(name)
+    if preset is None and Path(name).is_dir():
+        raise fault(
+            msg("{name:code} is a folder, neither a preset nor a config file", name=name),
+            fix=msg("name the data with {option:code}", option=f"--dataset={name}"),
+        )
     if preset is None:
         near = difflib.get_close_matches(name.replace("_", "-"), preset_names(), n=1, cutoff=0.5)
         raise fault(
@@ -161,7 +179,7 @@ class _Draft:
                 Fault(
                     msg("{key:code} = {value:code} is not {wanted}", key=key, value=str(value), wanted=fitted.wanted),
                     where=msg("{where:code}", where=where),
-                    fix=msg("for instance {option:code}", option=f"--{key}={as_text(known.default)}"),
+                    fix=msg("for instance {option:code}", option=f"--{key}={True if known.type is bool else as_text(known.default)}"),
                 )
             )
             self.faulty.add(key)
@@ -204,7 +222,35 @@ def _from_text(text: str, known: Setting | None) -> object:
     return text
 
 
+ELSEWHERE = {
+    **dict.fromkeys(("lr", "rate", "max_lr", "peak_lr"), "learning_rate"),
+    **dict.fromkeys(("steps", "max_steps", "iters", "iterations", "num_steps", "train_steps", "updates"), "max_iters"),
+    **dict.fromkeys(("epochs", "num_epochs", "epoch"), "max_iters"),
+    **dict.fromkeys(("context", "context_length", "ctx", "ctx_len", "seq_len", "sequence_length", "max_seq_len"), "block_size"),
+    **dict.fromkeys(("layers", "n_layers", "num_layers", "depth"), "n_layer"),
+    **dict.fromkeys(("heads", "n_heads", "num_heads"), "n_head"),
+    **dict.fromkeys(("width", "dim", "d_model", "hidden_size", "embd", "embed_dim", "n_embed"), "n_embd"),
+    **dict.fromkeys(("warmup", "warmup_steps"), "warmup_iters"),
+    **dict.fromkeys(("accum", "accumulation", "grad_accum", "accumulate_grad_batches"), "gradient_accumulation_steps"),
+    **dict.fromkeys(("clip", "max_grad_norm", "max_norm"), "grad_clip"),
+    **dict.fromkeys(("eval_every", "eval_steps"), "eval_interval"),
+    **dict.fromkeys(("save_every", "save_steps", "save_interval"), "checkpoint_interval"),
+    **dict.fromkeys(("data", "input", "corpus", "data_dir"), "dataset"),
+    **dict.fromkeys(("name", "run_name", "output_dir", "output", "out"), "out_dir"),
+    **dict.fromkeys(("precision", "fp16", "bf16"), "dtype"),
+    **dict.fromkeys(("cores", "num_threads"), "threads"),
+    **dict.fromkeys(("wandb", "tensorboard", "trackio", "mlflow"), "trackers"),
+    "wd": "weight_decay",
+    "gpu": "device",
+    "model": "arch",
+    "resume": "init_from=resume",
+}  # fmt: skip
+"""What other trainers call our settings: only for a hint, never taken silently."""
+
+
 def _nearest(key: str, cutoff: float = 0.6) -> str | None:
+    if key in ELSEWHERE:
+        return ELSEWHERE[key]
     near = difflib.get_close_matches(key, settings(), n=1, cutoff=cutoff)
     return near[0] if near else None
 
