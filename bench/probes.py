@@ -57,7 +57,9 @@ CASES = {
     "sound-wsd": Case(None, {"schedule": "wsd", "decay_frac": 0.3}, seeds=(4, 5, 6)),  # probed before its decay: that is still to come
     "rate-high": Case("rate_too_high", {"learning_rate": 6e-3, "decay_lr": False}),
     "rate-low": Case("rate_too_low", {"learning_rate": 2e-4, "min_lr": 2e-5}),
-    "batch-small": Case("batch_too_small", {"batch_size": 1, "learning_rate": 1e-3, "min_lr": 1e-4, "max_iters": 2400, "eval_iters": 96}),
+    "batch-small": Case(
+        "batch_too_small", {"batch_size": 2, "learning_rate": 1.5e-3, "min_lr": 1.5e-4, "max_iters": 2400, "eval_iters": 96}
+    ),
     "model-small": Case("model_too_small", {"n_embd": 8, "learning_rate": 8e-3, "min_lr": 8e-4}),
     "data-little": Case("data_too_little", {}, "little"),
     "dropout-high": Case("dropout_too_high", {"dropout": 0.5}),
@@ -224,8 +226,7 @@ def really(folder: Path, only: str) -> None:
 def gain_of(folder: Path, name: str) -> tuple[float, float] | None:
     """Val loss at the end of the run less that of the mended one, on the same windows, and its standard error."""
     from nanoscope.analysis.statistics import paired_difference
-    from nanoscope.api.probe.data import _joined
-    from nanoscope.api.probe.look import look_at
+    from nanoscope.api.probe.look import joined, look_at
     from nanoscope.api.probe.subject import open_subject
     from nanoscope.data.batches import eval_windows
 
@@ -237,7 +238,7 @@ def gain_of(folder: Path, name: str) -> tuple[float, float] | None:
         losses = []
         for each in (run, mended):
             subject = open_subject(str(each))
-            windows = _joined(eval_windows(subject.dataset.val, 32, 1, 1500, 9))
+            windows = joined(eval_windows(subject.dataset.val, 32, 1, 1500, 9))
             losses.append(look_at(subject).losses(*windows).mean(axis=1))
         kept.write_text(json.dumps(paired_difference(*losses)))
     gain, error = json.loads(kept.read_text())

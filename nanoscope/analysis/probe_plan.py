@@ -10,9 +10,11 @@ from nanoscope.config.fields import Config
 from nanoscope.message import Message, msg
 from nanoscope.sizing import flops_per_token, shape_of
 
-BRANCH_FRAC = 0.03  # length of a branch, as a share of the run
+BRANCH_FRAC = 0.025  # length of a branch, as a share of the run
 FEWEST, MOST = 20, 500  # updates in a branch
-EVALUATED_FRAC = 0.15  # of a branch's cost
+SCORED_FRAC = 0.12  # of a branch's cost, for the windows that it is judged on
+FEWEST_WINDOWS, MOST_WINDOWS = 64, 1024
+EVAL_ITERS = 4  # batches that a branch evaluates by itself, for its own record
 FORWARD = 1 / 3  # cost of evaluating a batch, in updates
 NUMBERS_UPDATES = 6  # of the unchanged branch that shows which layers move
 NOISE_BATCHES = 24  # gradients behind the noise scale
@@ -55,7 +57,7 @@ class Frame:
     config: Config
     step: int
     updates: int  # in a branch
-    eval_iters: int
+    windows: int  # of the val split, that all branches are judged on
     rest: Rest  # that is played by all branches but the two that ask whether the rate is too high at the end
     own: Rest  # the run's own
     vocab_size: int | None = None
@@ -72,12 +74,14 @@ def frame_of(config: Config, step: int, vocab_size: int | None = None, most_upda
     if own.is_over and own.rate < 0.5 * config.learning_rate:
         # With the rate at its end nothing changes any more, whatever is changed: the branches get a last piece of schedule to play.
         rest = Rest(config.learning_rate, own.rate, 1.0, own.updates, True)
-    eval_iters = max(6, min(config.eval_iters, round(EVALUATED_FRAC * updates / (2 * FORWARD))))
-    return Frame(config, step, updates, eval_iters, rest, own, vocab_size)
+    sequences = config.batch_size * config.gradient_accumulation_steps
+    windows = min(MOST_WINDOWS, max(FEWEST_WINDOWS, round(SCORED_FRAC * updates * sequences / FORWARD)))
+    return Frame(config, step, updates, windows, rest, own, vocab_size)
 
 
 def evaluation_cost(frame: Frame) -> float:
-    return 2 * FORWARD * frame.eval_iters / frame.config.gradient_accumulation_steps
+    accumulation, size = frame.config.gradient_accumulation_steps, frame.config.batch_size
+    return FORWARD * (frame.windows / (accumulation * size) + 2 * min(EVAL_ITERS, frame.config.eval_iters) / accumulation)
 
 
 def branch(
@@ -120,14 +124,12 @@ def rate_times(frame: Frame, times: float) -> Branch:
 
 
 def larger_batch(frame: Frame, slower: float) -> Branch:
-    """The batch x4 for the time that the unchanged branch takes: `slower` is what an update of it takes, over one of the run. In the
-    branch the micro-batches are added up, which gives the same numbers: batch_size decides which windows are evaluated. The rate follows
-    the square root of the batch, as Adam's should."""
-    config, updates = frame.config, max(2, round(frame.updates / slower))
+    """The batch x4 for the time that the unchanged branch takes: `slower` is what an update of it takes, over one of the run. The rate
+    follows the square root of the batch, as Adam's should."""
+    updates = max(2, round(frame.updates / slower))
     words = msg("the batch x{times:count} and the rate x2, for the same time ({updates:count} updates)", times=LARGER, updates=updates)
-    changes = {"gradient_accumulation_steps": LARGER * config.gradient_accumulation_steps}
-    really = {"batch_size": LARGER * config.batch_size}
-    return branch(frame, f"batch-x{LARGER}", words, changes, updates, float(LARGER), times=LARGER**0.5, longer=1 / slower, really=really)
+    changes = {"batch_size": LARGER * frame.config.batch_size}
+    return branch(frame, f"batch-x{LARGER}", words, changes, updates, slower, times=LARGER**0.5, longer=1 / slower)
 
 
 def smaller_batch(frame: Frame) -> Branch | None:
@@ -137,7 +139,7 @@ def smaller_batch(frame: Frame) -> Branch | None:
     if accumulation % 2 == 0:
         changes = {"gradient_accumulation_steps": accumulation // 2}
     elif size % 2 == 0:
-        changes = {"batch_size": size // 2, "eval_iters": 2 * frame.eval_iters}  # the same windows, in halves
+        changes = {"batch_size": size // 2}
     else:
         return None
     return branch(frame, "batch-half", words, changes, 2 * frame.updates, 0.5, times=0.5**0.5, longer=2.0)

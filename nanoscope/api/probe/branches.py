@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -13,12 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from nanoscope.analysis import probe_plan
-from nanoscope.analysis.probe_plan import Branch, Frame
+from nanoscope.analysis.probe_plan import EVAL_ITERS, Branch, Frame
 from nanoscope.api.probe.subject import Subject
 from nanoscope.config.fields import Config
 from nanoscope.message import Message, msg
-from nanoscope.record.events import Evaluated, Event
-from nanoscope.record.layout import EVENTS_FILE, is_run, probe_folder
+from nanoscope.record.events import RunEnded
+from nanoscope.record.layout import checkpoint_folder, is_run, probe_folder
+from nanoscope.record.read import events_since
+
+JUDGED_SEED = 5  # of the choice of windows; not the evaluations' own
 
 
 class Interrupted(KeyboardInterrupt):
@@ -31,8 +33,7 @@ class Ran:
 
     name: str
     folder: Path
-    val: np.ndarray  # loss of each val batch
-    train: np.ndarray
+    val: np.ndarray  # loss of each val window that all branches are judged on
     cost: float
     took_s: float
 
@@ -70,7 +71,12 @@ class Branches:
             not wanted.changes
         ):  # the run's own continuation: it evaluates when the run does, since nanoGPT's order draws both from one stream
             return dataclasses.replace(self.subject.config, **quiet, lr_decay_iters=self.subject.config.decay_ends)
-        once = {"eval_interval": end + 1, "checkpoint_interval": end + 1, "eval_iters": self.frame.eval_iters, "eval_whole": False}
+        once = {
+            "eval_interval": end + 1,
+            "checkpoint_interval": end + 1,
+            "eval_iters": min(EVAL_ITERS, self.subject.config.eval_iters),
+            "eval_whole": False,
+        }
         return dataclasses.replace(self.subject.config, **{**quiet, **once, **wanted.changes})
 
     def _kept(self, wanted: Branch) -> Ran | None:
@@ -84,45 +90,45 @@ class Branches:
         skip = ("out_dir", "init_from")  # another path to the same folder is the same branch
         if any(known.get(key) != value for key, value in config.items() if key not in skip):
             return None
-        seen, ended = {}, None
-        for line in (folder / EVENTS_FILE).read_text(encoding="utf-8").splitlines():
-            event = json.loads(line)
-            if event["event"] == "evaluated":
-                seen[event["split"]] = np.array([float(x) for x in event["batch_losses"]])
-            ended = event if event["event"] == "run_ended" else ended
-        if ended is None or ended["why"] != "finished" or "val" not in seen:
+        ended = [event for event in events_since(folder, 0)[0] if isinstance(event, RunEnded)]
+        end = checkpoint_folder(folder, self.subject.step + wanted.updates)
+        if not ended or ended[-1].why != "finished" or not end.is_dir():
             return None
-        return Ran(wanted.name, folder, seen["val"], seen["train"], wanted.cost, float(ended.get("wall_s", 0.0)))
+        return Ran(wanted.name, folder, self._judged(end), wanted.cost, ended[-1].wall_s)
 
     def _run(self, wanted: Branch) -> Ran:
-        from nanoscope.record.write import Recorder, fan_out
+        from nanoscope.record.write import Recorder
         from nanoscope.train.loop import train
 
         folder = probe_folder(self.subject.folder, self.subject.step, wanted.name)
         if folder.exists():  # a branch of other settings, or one that was interrupted: ours to replace
             shutil.rmtree(folder)
         self.tell(msg("{name:code}: {words}", name=wanted.name, words=wanted.words))
-        config, initial = self.config_of(wanted), None
+        config = self.config_of(wanted)
         if wanted.is_wider:
             from nanoscope.api.probe.grow import grown_parent
 
             config = dataclasses.replace(config, init_from=str(grown_parent(self.subject, folder, config)))
-        seen: dict[str, np.ndarray] = {}
-
-        def listen(event: Event) -> None:
-            if isinstance(event, Evaluated):
-                seen[event.split] = np.array([float(x) for x in event.batch_losses])
-
         recorder, started_at_s = Recorder(folder), time.perf_counter()
         try:
-            outcome = train(config, self.subject.dataset, folder, fan_out(recorder, listen), initial=initial, may_refuse=False)
+            outcome = train(config, self.subject.dataset, folder, recorder, may_refuse=False)
         finally:
             recorder.close()
         took_s = time.perf_counter() - started_at_s
         self.took_s += took_s
         if outcome.why == "stopped":
             raise Interrupted
-        if outcome.why == "failed" or "val" not in seen:
-            nothing = np.full(self.frame.eval_iters, np.inf)  # it diverged: the worst that a change can do
-            return Ran(wanted.name, folder, nothing, nothing, wanted.cost, took_s)
-        return Ran(wanted.name, folder, seen["val"], seen["train"], wanted.cost, took_s)
+        end = checkpoint_folder(folder, self.subject.step + wanted.updates)
+        if outcome.why == "failed" or not end.is_dir():  # it diverged: the worst that a change can do
+            return Ran(wanted.name, folder, np.full(self.frame.windows, np.inf), wanted.cost, took_s)
+        return Ran(wanted.name, folder, self._judged(end), wanted.cost, took_s)
+
+    def _judged(self, checkpoint: Path) -> np.ndarray:
+        """Of the branch's last weights, on the same windows for all branches, each window by itself: neither the batch size nor the order
+        of the data decides what is compared with what."""
+        from nanoscope.api.probe.look import joined, look_at
+        from nanoscope.data.batches import eval_windows
+
+        config, dataset = self.subject.config, self.subject.dataset
+        windows = joined(eval_windows(dataset.val, config.block_size, 1, self.frame.windows, JUDGED_SEED))
+        return look_at(self.subject, checkpoint).losses(*windows).mean(axis=1)

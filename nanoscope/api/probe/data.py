@@ -10,7 +10,7 @@ import numpy as np
 from nanoscope.analysis import probe_plan as plan
 from nanoscope.analysis.probe import Effect, Reading, foretold
 from nanoscope.api.probe.branches import Branches
-from nanoscope.api.probe.look import look_at
+from nanoscope.api.probe.look import joined, look_at
 from nanoscope.api.probe.subject import Subject
 from nanoscope.message import msg
 
@@ -89,14 +89,9 @@ def _kinds(subject: Subject, count: int) -> dict[str, tuple[np.ndarray, np.ndarr
             found["never"] = gather(order.tokens, np.sort(order.windows(seen, left)[ahead - seen]), config.block_size)
     else:  # drawn at random: which windows were seen is not known, only that most of them were
         windows = eval_windows(dataset.train, config.block_size, 1, count, keyed(config.seed, EVALUATION) % 2**31, "train")
-        found["just"] = _joined(windows)
-    found["val"] = _joined(eval_windows(dataset.val, config.block_size, 1, count, 2))
+        found["just"] = joined(windows)
+    found["val"] = joined(eval_windows(dataset.val, config.block_size, 1, count, 2))
     return found
-
-
-def _joined(windows) -> tuple[np.ndarray, np.ndarray]:
-    pairs = list(windows)
-    return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
 
 
 def _error(losses: np.ndarray) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,18 +41,28 @@ class Look:
         return np.concatenate(found)
 
 
-def look_at(subject: Subject) -> Look:
+def joined(windows: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    pairs = list(windows)
+    return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
+
+
+def look_at(subject: Subject, checkpoint: Path | None = None) -> Look:
+    """The model at the step probed, or in another checkpoint, of a branch."""
+    from nanoscope.checkpoint import weights_of
     from nanoscope.checkpoint.load import fill
-    from nanoscope.config.fields import Config
+    from nanoscope.config.fields import Config, settings
     from nanoscope.message import msg
     from nanoscope.model import build
     from nanoscope.train.machine import choose_machine
 
-    config = subject.config
+    config, weights = subject.config, subject.weights
+    if checkpoint is not None:
+        weights, state = weights_of(checkpoint)
+        config = Config(**{key: value for key, value in state["config"].items() if key in settings()})
     remembered = {"threads": subject.state.get("choices", {}).get("threads")}
     machine = choose_machine(Config(device=config.device, dtype="float32", threads=config.threads), lambda chosen: None, remembered)
     model = build(dataclasses.replace(config, arch=subject.code), subject.vocab_size)
-    fill(model, subject.weights, msg("{folder:code}", folder=str(subject.checkpoint)))
+    fill(model, weights, msg("{folder:code}", folder=str(checkpoint or subject.checkpoint)))
     return Look(model.to(machine.device).eval(), machine)
 
 

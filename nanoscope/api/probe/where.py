@@ -9,8 +9,7 @@ import numpy as np
 from nanoscope.analysis import probe_plan as plan
 from nanoscope.analysis.probe import Effect, Reading
 from nanoscope.api.probe.branches import Branches
-from nanoscope.api.probe.data import _joined
-from nanoscope.api.probe.look import look_at
+from nanoscope.api.probe.look import joined, look_at
 from nanoscope.api.probe.subject import Subject
 from nanoscope.message import Message, msg
 
@@ -30,7 +29,7 @@ def where(branches: Branches) -> Iterator[Effect | Reading]:
     config = subject.config
     count = int(min(MOST, max(32, plan.WINDOWS_FRAC * config.max_iters * config.batch_size / plan.FORWARD)))
     windows = eval_windows(subject.dataset.val, config.block_size, 1, count, 4)
-    inputs, targets = _joined(windows)
+    inputs, targets = joined(windows)
     starts = np.concatenate(windows.starts)
     order = np.argsort(starts)
     losses = look_at(subject).losses(inputs[order], targets[order])
