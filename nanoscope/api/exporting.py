@@ -182,7 +182,7 @@ def _write_gguf(model: Model, place: Path, kind: str, rows: int, lang: str) -> W
         files.sync_folder(place.parent)
     finally:
         fresh.unlink(missing_ok=True)
-    return "GPT-2 (GGUF)", tuple(notes_of(model.config)), (msg("in llama.cpp: {command:code}", command=f"llama-cli -m {place} -p TEXT"),)
+    return "GPT-2 (GGUF)", tuple(notes_of()), (msg("in llama.cpp: {command:code}", command=f"llama-cli -m {place} -p TEXT"),)
 
 
 def _write_nanogpt(model: Model, place: Path, kind: str, rows: int, lang: str) -> Written:

@@ -78,7 +78,7 @@ def _tensors(folder: Path, shape: Shape, told: Told) -> dict[str, Tensor]:
     for path in _files(folder):
         for name, about in read_header(path).items():
             plain = shape.names(name)
-            if plain in shape.wanted:
+            if plain is not None and plain in shape.wanted:
                 where_is[plain], found[plain] = (path, name), about
     faults = list(_misfits(shape.wanted, found, msg("{folder:code}", folder=str(folder))))
     if faults:

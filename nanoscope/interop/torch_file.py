@@ -58,7 +58,7 @@ class Stored:
         with open(self.numbers.path, "rb") as file:
             file.seek(self.numbers.start)
             if whole.numel():
-                file.readinto(memoryview(whole.view(torch.uint8).numpy()))
+                file.readinto(memoryview(whole.view(torch.uint8).numpy()))  # type: ignore[arg-type]
         return whole.as_strided(self.shape, self.stride, self.offset).clone(memory_format=torch.contiguous_format)
 
 
