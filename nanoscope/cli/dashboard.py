@@ -20,8 +20,11 @@ def arguments(parser: Parser) -> None:
 
 def run(given: Namespace) -> int:
     from nanoscope.api.dashboard import serve
+    from nanoscope.record.layout import RUNS, is_run
 
     folder = Path(given.folder) if given.folder else None
+    if folder is not None and not folder.is_dir() and is_run(Path(RUNS) / given.folder):
+        folder = Path(RUNS) / given.folder
     if folder is not None and not folder.is_dir():
         raise fault(msg("there is no folder {folder:code}", folder=given.folder), fix=msg("name the folder that holds your runs"))
     serve(folder, given.port, given.lang, lambda url: _ready(url, given))

@@ -139,6 +139,9 @@ STRINGS: dict[str, Message] = {
     "smooth.says": msg(
         "Strong line: the mean of the last {window:count} batch losses that are told, none from the future; NaN left out.", **LATER
     ),
+    "smooth.says_all": msg(
+        "Lines: the mean of the last {window:count} batch losses, none from the future; dotted with points: val loss.", **LATER
+    ),
     "state.failed": msg("failed"),
     "state.finished": msg("finished"),
     "state.gone": msg("process gone"),

@@ -1,7 +1,7 @@
 // The charts of one or several runs: one axis, one zoom, one crosshair for all of them.
 
 import { Chart } from "./chart.js";
-import { button, el, fill, seldom } from "./dom.js";
+import { button, el, fill, keepingFocus, seldom } from "./dom.js";
 import { panelsFor } from "./panels.js";
 import { interpolate } from "./source.js";
 import { show, t } from "./words.js";
@@ -289,15 +289,14 @@ export class Board {
     const state = [known, this.axis, this.logX, this.logY, this.drag, this.smooth, this.forecasts, Boolean(this.range), this.runs.map((run) => Boolean(run.forecast?.step))].join();
     if (state === this.barState) return;
     this.barState = state;
-    const pick = (name, label, is, press) => button(label, press, { class: "pick", "aria-pressed": is ? "true" : "false", data: { pick: name } });
+    const pick = (name, label, is, press) => button(label, press, { class: "pick", "aria-pressed": is ? "true" : "false", data: { pick: name, key: name } });
     const group = (label, ...items) => el("div", { class: "group", role: "group", "aria-label": label }, el("span", { class: "label" }, label), items);
     const again = (change) => () => {
       change();
       this.range = null;
       this.load();
     };
-    const focused = document.activeElement?.dataset?.pick;
-    fill(
+    keepingFocus(this.bar, () => fill(
       this.bar,
       group(t("board.axis"), known.map((axis) => pick(`axis-${axis}`, t(`axis.${axis}`), this.axis === axis, again(() => { this.axis = axis; })))),
       group(
@@ -319,8 +318,7 @@ export class Board {
         button(t("mouse.reset"), () => this.reset(), { class: "pick", disabled: !this.range, data: { pick: "reset" } }),
       ),
       this.where,
-    );
-    if (focused) this.bar.querySelector(`[data-pick="${CSS.escape(focused)}"]`)?.focus();
+    ));
   }
 }
 

@@ -30,6 +30,13 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** Does `action`, which builds anew what is inside `element`; what had the focus there (known by its data-key) gets it back. */
+export function keepingFocus(element, action) {
+  const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  action();
+  if (key !== undefined) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
 /** For whoever listens instead of looking. */
 export function announce(text) {
   const said = document.getElementById("said");

@@ -87,7 +87,7 @@ function lossOfSeveral(runs, board) {
     }
   }
   const areas = runs.flatMap((run) => areasOf(run.series.not_finite, (step) => board.place(run, step), board));
-  return { lines, areas, levels: sharedLevels(runs), note: runs.some((run) => run.series.series.smoothed) ? t("smooth.says", { window: board.smooth }) : "" };
+  return { lines, areas, levels: sharedLevels(runs), note: runs.some((run) => run.series.series.smoothed) ? t("smooth.says_all", { window: board.smooth }) : "" };
 }
 
 /** Levels that all runs have: those of one corpus. */

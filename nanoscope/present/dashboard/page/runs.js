@@ -1,6 +1,6 @@
 // All runs: how far, how good, how fast, how well; choose some to lay over one another.
 
-import { button, el, fill, seldom, svg } from "./dom.js";
+import { button, el, fill, keepingFocus, seldom, svg } from "./dom.js";
 import { differencesTable } from "./compare.js";
 import { isIll, stateMark } from "./states.js";
 import { show, t } from "./words.js";
@@ -19,9 +19,13 @@ export async function runsView(place, source, openLog) {
   fill(place, el("header", { class: "head" }, el("div", { class: "title" }, el("h1", {}, t("runs.title"))), el("div", { class: "bar" }, search, filters)), list, tray);
 
   function draw() {
+    keepingFocus(place, drawAll);
+  }
+
+  function drawAll() {
     const word = search.value.toLowerCase();
     const all = [...rows.values()];
-    fill(filters, Object.entries(FILTERS).map(([key, test]) => button(`${t(`filter.${key}`)} ${all.filter(test).length}`, () => { filter = key; draw(); }, { class: "pick", "aria-pressed": filter === key ? "true" : "false", data: { filter: key } })));
+    fill(filters, Object.entries(FILTERS).map(([key, test]) => button(`${t(`filter.${key}`)} ${all.filter(test).length}`, () => { filter = key; draw(); }, { class: "pick", "aria-pressed": filter === key ? "true" : "false", data: { filter: key, key: `filter-${key}` } })));
     const found = all.filter((row) => FILTERS[filter](row) && `${row.name} ${row.dataset ?? ""} ${row.trainer ?? ""}`.toLowerCase().includes(word));
     if (!all.length) fill(list, nothing(openLog));
     else fill(list, header(), found.map((row) => line(row, choose)));
@@ -70,14 +74,14 @@ function header() {
 }
 
 function line(row, choose) {
-  const box = el("input", { type: "checkbox", checked: chosen.has(row.id), "aria-label": t("runs.choose_one", { name: row.name }), on: { change: (event) => choose(row.id, event.target.checked) } });
+  const box = el("input", { type: "checkbox", checked: chosen.has(row.id), "aria-label": t("runs.choose_one", { name: row.name }), data: { key: `choose-${row.id}` }, on: { change: (event) => choose(row.id, event.target.checked) } });
   const done = row.max_iters ? Math.min(1, row.step / row.max_iters) : null;
   const cell = (name, label, ...children) => el("span", { role: "cell", class: name, data: { label } }, children);
   return el(
     "div",
     { class: "line", role: "row", data: { run: row.name } },
     cell("box", "", box),
-    cell("name", "", el("a", { href: `#/run/${row.id}` }, row.name), stateMark(row.state), row.dataset ? el("small", {}, row.dataset) : null),
+    cell("name", "", el("a", { href: `#/run/${row.id}`, data: { key: `open-${row.id}` } }, row.name), stateMark(row.state), row.dataset ? el("small", {}, row.dataset) : null),
     cell("curve", "", sparkline(row.spark ?? [])),
     cell("steps", t("figure.step"), show(row.step, "count"), row.max_iters ? el("small", {}, ` / ${show(row.max_iters, "count")}`) : null, done === null ? null : el("div", { class: "progress" }, el("div", { style: { width: `${done * 100}%` } }))),
     cell("number", t("figure.best_val"), el("b", {}, show(row.best_val ?? row.val, "nats"))),
