@@ -49,6 +49,9 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_argument("--shards", type=int, metavar="N", help=msg("take only the first files of a large named corpus"))
     parser.add_argument("--workers", type=int, metavar="N", help=msg("threads or processes that encode; as many as cores if not given"))
+    parser.add_argument(
+        "--part", metavar="K/N|join", help=msg("on many machines: only part K of N of the files; join: put all parts together")
+    )
     parser.add_argument("--overwrite", action="store_true", help=msg("replace another dataset in the folder"))
 
 
@@ -69,9 +72,13 @@ def run(given: Namespace) -> int:
             overwrite=given.overwrite,
             name=_name(given.sources, corpus),
             progress=told,
+            part=given.part,
         )
     from nanoscope.present.words import say
 
+    if given.part not in (None, "join"):
+        print(say(_part_summary(prepared, given.part), given.lang))
+        return 0
     print("\n".join(say(line, given.lang) for line in summary(prepared)))
     return 0
 
@@ -97,6 +104,14 @@ def _name(sources: list[str], corpus: Corpus | None) -> str:
 
 
 # --- what is said at the end
+
+
+def _part_summary(prepared: Prepared, part: str) -> Message:
+    return msg(
+        "{folder:code} is made: part {part:code}, {tokens:count} tokens; when all parts are there, the same command with {join:code} puts "
+        "them together",
+        folder=str(prepared.folder), part=part, tokens=sum(prepared.about["tokens"].values()), join="--part=join",
+    )  # fmt: skip
 
 
 def summary(prepared: Prepared) -> Iterator[Message]:

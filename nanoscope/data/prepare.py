@@ -29,6 +29,18 @@ from nanoscope.data.encoders import encoder_for
 from nanoscope.data.facts import entropy_nats, length_facts, pair_facts
 from nanoscope.data.fingerprint import combined, fingerprint_of_tokens
 from nanoscope.data.job import Counted, Job, Progress, Told
+from nanoscope.data.parts import (
+    Encoded,
+    PartOf,
+    asked_part,
+    facts_of,
+    files_of,
+    join,
+    parts_folder,
+    require_parts_possible,
+    whole_parts,
+    write_part,
+)  # fmt: skip
 from nanoscope.data.pipeline import Encoding, Outcome, Stages, encode_all, usable_cores
 from nanoscope.data.read_text import count_characters
 from nanoscope.data.ready import find_ready, remove_dead, require_place, require_space
@@ -67,14 +79,18 @@ def prepare(
     overwrite: bool = False,
     name: str = "",
     progress: Told | None = None,
+    part: str | None = None,
 ) -> Prepared:
-    """`tokenizer` is "auto", "char", "gpt2", "bpe", a folder that holds one, or a Tokenizer."""
+    """`tokenizer` is "auto", "char", "gpt2", "bpe", a folder that holds one, or a Tokenizer. `part`: "3/16" prepares only that part of the
+    files, "join" puts the parts together (see `parts.py`)."""
     started = time.perf_counter()
     with ExitStack() as stack:
         given = [str(source) for source in sources]
         here = [spool_stdin(Path(stack.enter_context(tempfile.TemporaryDirectory()))) if source == STDIN else source for source in given]
         found = find_files(here)
         job = Job(found, given, tokenizer, vocab_size, text_column, dedup, val_frac, name or out.name, progress or (lambda _: None))
+        if part is not None and (one := asked_part(part)) is not None:
+            return _prepare_part(out, job, one, workers or usable_cores(), started)
         if (ready := find_ready(out, job)) is not None:
             return Prepared(out, ready, was_ready=True, took_s=time.perf_counter() - started)
         require_place(out, overwrite)
@@ -84,7 +100,10 @@ def prepare(
         try:
             known: dict[str, str] = {}
             with whole_folder(out, {"kind": "dataset"}, known) as fresh:
-                about = _fill(fresh, job, workers or usable_cores(), stages, known)
+                if part is None:
+                    about = _fill(fresh, job, workers or usable_cores(), stages, known)
+                else:
+                    about = _fill_from_parts(fresh, out, job, stages)
                 sealing = time.perf_counter()
         except OSError:
             if (ready := find_ready(out, job)) is None:
@@ -102,28 +121,75 @@ def _fill(folder: Path, job: Job, workers: int, stages: Stages, hashed: dict[str
     started = time.perf_counter()
     tokenizer = tokenizer_for(job)
     stages.add("vocabulary", started)
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+    encoded, rule = _encode(folder, job, tokenizer, workers, stages, job.found, hashed)
+    return _finish(folder, job, tokenizer, encoded, rule, read_at_ns, stages)
+
+
+def _prepare_part(out: Path, job: Job, part: PartOf, workers: int, started_at_s: float) -> Prepared:
+    """One part, sealed. What was made before from the same files is made again: nothing of it is needed to be sure."""
+    require_parts_possible(job)
+    stages, place = Stages(), parts_folder(out) / part.name
+    tokenizer = tokenizer_for(job)
+    hashed: dict[str, str] = {}
+    with whole_folder(place, {"kind": "part"}, hashed) as fresh:
+        encoded, rule = _encode(fresh, job, tokenizer, workers, stages, files_of(job.found, part), hashed)
+        assert isinstance(rule, ByHash)
+        facts = facts_of(job, tokenizer.fingerprint, part, rule, encoded)
+        write_part(fresh, facts, encoded)
+    return Prepared(place, facts, took_s=time.perf_counter() - started_at_s, stages_s=stages.seconds)
+
+
+def _fill_from_parts(folder: Path, out: Path, job: Job, stages: Stages) -> dict[str, Any]:
+    read_at_ns = time.time_ns()
+    tokenizer = tokenizer_for(job)
+    require_parts_possible(job)
+    parts = whole_parts(out, job, tokenizer.fingerprint)
+    started = time.perf_counter()
+    if job.val_frac is None:
+        choose_val_frac(job)
+    encoded, rule = join(folder, parts)
+    stages.add("join", started)
+    return _finish(folder, job, tokenizer, encoded, rule, read_at_ns, stages)
+
+
+def _encode(
+    folder: Path, job: Job, tokenizer: Tokenizer, workers: int, stages: Stages, found: list[SourceFile], hashed: dict[str, str]
+) -> tuple[Encoded, SplitRule]:
+    """Of all files, or of those of one part."""
     encoder = encoder_for(tokenizer, job.bytes, workers)
-    digests = _Digests(job.found)
+    digests = _Digests(found)
     try:
-        passes = _Passes(folder, job, tokenizer, encoder, dtype, workers, stages, digests.known)
-        outcome, writers, damaged, rule = passes.run()
+        passes = _Passes(folder, job, tokenizer, encoder, dtype_for(tokenizer), workers, stages, digests.known, found)
+        outcome, writers, damaged, rule = passes.run() if found is job.found else passes.run_part()
         sources = digests.all()
     finally:
         digests.stop()
         encoder.close()
     if encoder.because:
         job.choose("encoder", encoder.name, encoder.because)
-    _require_tokens(outcome, writers, damaged, job)
-
     hashed.update({writer.name: digest for writer in writers.values() if (digest := writer.sha256())})
+    return Encoded(
+        outcome, writers["train"].counts, {split: writer.tokens for split, writer in writers.items()},
+        {split: writer.documents for split, writer in writers.items()}, damaged, sources, passes.end_of_document,
+    ), rule  # fmt: skip
+
+
+def dtype_for(tokenizer: Tokenizer) -> np.dtype:
+    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+
+
+def _finish(
+    folder: Path, job: Job, tokenizer: Tokenizer, encoded: Encoded, rule: SplitRule, read_at_ns: int, stages: Stages
+) -> dict[str, Any]:
+    """Facts and sidecar of what was written."""
+    outcome, damaged, dtype = encoded.outcome, encoded.damaged, dtype_for(tokenizer)
+    _require_tokens(outcome, encoded.tokens, damaged, job)
     started = time.perf_counter()
-    counts = writers["train"].counts
-    tokens = {split: TokensOnDisk(tokens_file(folder, split), dtype) for split in writers}
-    facts = _facts(tokens, counts, folder, outcome, tokenizer)
+    tokens = {split: TokensOnDisk(tokens_file(folder, split), dtype) for split in encoded.tokens}
+    facts = _facts(tokens, encoded.counts, folder, outcome, tokenizer)
     entries = [
         {"path": str(file.path.absolute()), "bytes": file.bytes, "modified_ns": file.modified_ns, "sha256": digest}
-        for file, digest in zip(job.found, sources, strict=True)
+        for file, digest in zip(job.found, encoded.digests, strict=True)
     ]
     about = {
         "format": FORMAT,
@@ -131,15 +197,23 @@ def _fill(folder: Path, job: Job, workers: int, stages: Stages, hashed: dict[str
         "dtype": dtype.name,
         "vocab_size": tokenizer.vocab_size,
         "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
-        "end_of_document": passes.end_of_document,
-        "train": {"tokens": writers["train"].tokens, "documents": writers["train"].documents, "bytes": outcome.text_bytes["train"]},
-        "val": {"tokens": writers["val"].tokens, "documents": writers["val"].documents, "bytes": outcome.text_bytes["val"]},
+        "end_of_document": encoded.end_of_document,
+        **{
+            split: {"tokens": encoded.tokens[split], "documents": encoded.documents[split], "bytes": outcome.text_bytes[split]}
+            for split in ("train", "val")
+        },
         "boundaries": {
-            **{split: documents_file(folder, split).name for split in writers},
+            **{split: documents_file(folder, split).name for split in encoded.tokens},
             "record": [list(field) for field in INDEX.descr],
         },
         "split": _rule_in_words(rule),
-        "sources": {"given": job.given, "files": len(entries), "bytes": job.bytes, "sha256": _sha256_of_all(sources), "list": SOURCES},
+        "sources": {
+            "given": job.given,
+            "files": len(entries),
+            "bytes": job.bytes,
+            "sha256": _sha256_of_all(encoded.digests),
+            "list": SOURCES,
+        },
         "damaged": {"count": damaged.count, "named": damaged.named},
         "empty_documents": damaged.empty,
         "left_out_as_duplicates": {"documents": outcome.repeated, "bytes": outcome.repeated_bytes},
@@ -157,9 +231,10 @@ class _Passes:
     """One pass over the documents, or two where only the first shows how they are to be split."""
 
     def __init__(
-        self, folder, job: Job, tokenizer: Tokenizer, encoder, dtype: np.dtype, workers: int, stages: Stages, digests: dict[Path, str]
-    ):
-        self.folder, self.job, self.tokenizer, self.encoder = folder, job, tokenizer, encoder
+        self, folder, job: Job, tokenizer: Tokenizer, encoder, dtype: np.dtype, workers: int, stages: Stages, digests: dict[Path, str],
+        found: list[SourceFile],
+    ):  # fmt: skip
+        self.folder, self.job, self.tokenizer, self.encoder, self.found = folder, job, tokenizer, encoder, found
         self.dtype, self.workers, self.stages, self.digests = dtype, workers, stages, digests
         self.end_of_document: int | None = None
 
@@ -168,6 +243,11 @@ class _Passes:
         result = self._run_once(rule)
         better = self._better_rule(rule, result[0])
         return (*self._run_once(better), better) if better else (*result, rule)
+
+    def run_part(self) -> tuple[Outcome, dict[str, SplitWriter], Damaged, SplitRule]:
+        """Some of the files, split as all of them are; whether another rule would suit them better shows when they are joined."""
+        rule = self._first_rule()
+        return (*self._run_once(rule), rule)
 
     def _first_rule(self) -> SplitRule:
         files_found, job = self.job.found, self.job
@@ -180,11 +260,7 @@ class _Passes:
                     where=msg("{path:code}", path=str(files_found[0].path)),
                     fix=msg("save it as UTF-8, for example with {command:code}", command="iconv -f LATIN1 -t UTF-8 OLD > NEW"),
                 ) from None
-        frac = job.val_frac
-        if frac is None:
-            frac = min(VAL_FRAC, MOST_VAL_BYTES / max(1, job.bytes))
-            job.choose("val_frac", frac, f"a tenth of the documents, but not much more than {MOST_VAL_BYTES:,} bytes")
-        return ByHash(frac)
+        return ByHash(choose_val_frac(job) if job.val_frac is None else job.val_frac)
 
     def _better_rule(self, rule: SplitRule, outcome: Outcome) -> SplitRule | None:
         if not isinstance(rule, ByHash):
@@ -208,10 +284,16 @@ class _Passes:
         self.end_of_document = None if isinstance(rule, AtCharacter) else self.tokenizer.end_of_document
         how = Encoding(self.encoder, rule, self.end_of_document, self.dtype, self.tokenizer.vocab_size, self.job.dedup)
         damaged = Damaged()
-        batches = read_documents(self.job.found, self.job.text_column, damaged, self.digests)
+        batches = read_documents(self.found, self.job.text_column, damaged, self.digests)
         told = Counted(self.job)
         outcome, writers = encode_all(batches, how, self.folder, self.workers, self.stages, told)
         return outcome, writers, damaged
+
+
+def choose_val_frac(job: Job) -> float:
+    frac = min(VAL_FRAC, MOST_VAL_BYTES / max(1, job.bytes))
+    job.choose("val_frac", frac, f"a tenth of the documents, but not much more than {MOST_VAL_BYTES:,} bytes")
+    return frac
 
 
 class _Digests:
@@ -246,8 +328,8 @@ class _Digests:
 # --- what was found
 
 
-def _require_tokens(outcome: Outcome, writers: dict[str, SplitWriter], damaged: Damaged, job: Job) -> None:
-    if outcome.documents and writers["train"].tokens and writers["val"].tokens:
+def _require_tokens(outcome: Outcome, tokens: Mapping[str, int], damaged: Damaged, job: Job) -> None:
+    if outcome.documents and tokens["train"] and tokens["val"]:
         return
     if damaged.count:
         raise fault(
@@ -262,8 +344,8 @@ def _require_tokens(outcome: Outcome, writers: dict[str, SplitWriter], damaged: 
     raise fault(
         msg(
             "there is not enough text: {train:count} tokens for training, {val:count} for validation",
-            train=writers["train"].tokens,
-            val=writers["val"].tokens,
+            train=tokens["train"],
+            val=tokens["val"],
         ),
         where=msg("{given:code}", given=job.given),
         fix=msg("name more text"),
