@@ -28,7 +28,7 @@ FAULTS = frozenset(
     bigram_plateau attention_bug kernel_bug dead_init constant_loss overfitting checkpoint_not_best underfitting_capacity
     too_good_to_be_true val_leak above_reference lr_too_high lr_too_low lr_zero lr_schedule_mismatch batch_too_small
     grad_accum_loss_scaling grad_sync_bug resume_discontinuity config_log_mismatch low_mfu eval_dominates_time throttling_suspected
-    oom_optimizer_state oom_logits input_bound frozen_parameters""".split()
+    oom_optimizer_state oom_logits input_bound frozen_parameters straggler_rank communication_bound rank_lost""".split()
 )
 """Codes that say that something should be mended. The others are explanations."""
 

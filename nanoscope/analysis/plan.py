@@ -13,6 +13,7 @@ from nanoscope.analysis.laws import LOSS_LAWS, STEP_LAW_RANGE, critical_batch, s
 from nanoscope.analysis.plan_facts import DataFacts, MachineFacts
 from nanoscope.analysis.plan_loss import expected_loss
 from nanoscope.analysis.plan_memory import memory_rows
+from nanoscope.analysis.plan_ranks import sections_of
 from nanoscope.analysis.plan_rows import Row, Section, calculated, estimated, two_digits, unknown
 from nanoscope.analysis.plan_time import TimePlan, time_plan, time_rows
 from nanoscope.analysis.plan_warnings import Warning, disk_bytes, is_extrapolated, suggested_rate, warnings_of
@@ -55,7 +56,7 @@ class Asked:
     times: TimePlan | Message  # of one machine, or why they are not known
 
 
-ADDITIONS: tuple[Callable[[Asked], Iterator[Section | Warning]], ...] = ()
+ADDITIONS: tuple[Callable[[Asked], Iterator[Section | Warning]], ...] = (sections_of,)
 """Each gives the sections and warnings that it has for this plan, or nothing; sections come behind Time, warnings behind the others."""
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nanoscope.message import Message, msg
 from nanoscope.sizing import Device
+
+if TYPE_CHECKING:
+    from nanoscope.analysis.plan_ranks import RanksAsked
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class MachineFacts:
     compiled: bool = False
     calibration: Calibration | None = None
     not_calibrated: Message | None = None  # why there is no measurement
+    ranks: RanksAsked | None = None  # several such machines, where the plan is asked about them
 
 
 def on_line(points: tuple[tuple[int, float], ...], x: float) -> float:

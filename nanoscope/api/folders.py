@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +85,22 @@ def choose_folder(config: Config, name: str) -> Path:
             ),
         )  # fmt: skip
     return folder
+
+
+def resumed_if_begun(overrides: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """`init_from=auto`, for schedulers that start the same command again: goes on with the run in `out_dir`, or begins it."""
+    given = dict(overrides)
+    if given.get("init_from") != "auto":
+        return list(overrides)
+    out_dir = given.get("out_dir", "auto")
+    if out_dir == "auto":
+        raise fault(
+            msg("init_from = auto needs to know which run to go on with"),
+            where=msg("{option:code}", option="--init_from=auto"),
+            fix=msg("name its folder with {option:code}", option="--out_dir=FOLDER"),
+        )
+    begun = is_run(Path(out_dir)) or is_run(Path(RUNS) / out_dir)
+    return [(key, value if key != "init_from" else "resume" if begun else "scratch") for key, value in overrides]
 
 
 def claim_folder(config: Config, name: str) -> Path:

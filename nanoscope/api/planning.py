@@ -13,6 +13,7 @@ from nanoscope.analysis.corpora import corpus_named
 from nanoscope.analysis.plan import Plan, make_plan
 from nanoscope.analysis.plan_budget import Budget, best_for, budget_named, estimated_speed
 from nanoscope.analysis.plan_facts import Calibration, DataFacts, MachineFacts
+from nanoscope.analysis.plan_ranks import RanksAsked
 from nanoscope.config.fields import Config, as_text
 from nanoscope.config.load import load
 from nanoscope.config.preset import named_preset
@@ -39,6 +40,7 @@ class Question:
     dataset_tokens: int | None = None
     val_tokens: int | None = None
     measure: bool = True
+    ranks: RanksAsked | None = None  # several machines, where they are asked about
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def answer(question: Question) -> Answer:
         machine = measured_on(machine, config, data)
     elif machine.is_this_one and machine.calibration is None:
         machine = dataclasses.replace(machine, not_calibrated=msg("nothing was measured, as asked"))
+    machine = dataclasses.replace(machine, ranks=question.ranks)
     plan = make_plan(
         config, data, machine, preset=_unchanged_preset(settings) if budget is None else None, price_per_hour=question.price_per_hour,
         difference=question.difference, notes=settings.notes,

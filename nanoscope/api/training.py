@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanoscope.api.folders import choose_folder, claim_folder, source_name
+from nanoscope.api.folders import choose_folder, claim_folder, resumed_if_begun, source_name
 from nanoscope.api.origins import initial_weights, run_named, settings_of_run, take_over, with_shape_of
+from nanoscope.api.ranks import ranks_here
 from nanoscope.api.tracking import check_trackers, told_of, tracking
 from nanoscope.api.tuning import with_answer
-from nanoscope.config.fields import Config
 from nanoscope.config.fields import settings as all_settings
 from nanoscope.config.load import load
 from nanoscope.config.preset import Preset, named_preset
@@ -30,6 +30,7 @@ from nanoscope.record.layout import OWN_MODEL, RUN_FILE, RUNS, is_run
 if TYPE_CHECKING:
     from nanoscope.analysis.finding import Finding
     from nanoscope.api.listeners import Listener, Trouble
+    from nanoscope.train.ranks import Ranks
 
 DEFAULT_PRESET = "quickstart"
 
@@ -60,6 +61,7 @@ def plan_job(
 ) -> Job:
     """Reads the settings. Without a source: the quickstart; or, when resuming, what the run itself was started with. `tell` hears of
     measurements that `batch_size = auto` asks for."""
+    overrides = resumed_if_begun(overrides)
     given = dict(overrides)
     if source is None and given.get("init_from") == "resume":
         take_over(load(None, [(key, value) for key, value in overrides if key in ("init_from", "out_dir", "data_order", "dataset", "seed")]))
@@ -121,9 +123,15 @@ def run_job(
     job: Job,
     views: Callable[[Progress, Path], Iterable[Listener]] = lambda progress, folder: (),
     on_preparing: Callable[[Any], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Ended:
     """Trains. `views` gives the listeners beyond the record, once it is known where the run is; `on_preparing` hears how far a corpus is
-    (`data.prepare.Progress`) that has to be prepared first."""
+    (`data.prepare.Progress`) that has to be prepared first. `ranks`: the processes that train together, of which this is one."""
+    ranks = ranks or ranks_here()
+    if ranks is not None:
+        from nanoscope.api.training_together import run_together
+
+        return run_together(job, ranks, views, on_preparing)
     config = job.settings.config
     choose_folder(config, job.name)  # a folder that cannot be used is told before a corpus is prepared for it
     check_trackers(job.settings)
@@ -137,7 +145,9 @@ def run_job(
         _remove_if_empty(folder)
 
 
-def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path], Iterable[Listener]]) -> Ended:
+def _train(
+    job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path], Iterable[Listener]], **together: Any
+) -> Ended:
     from nanoscope.api.listeners import Listeners
     from nanoscope.api.watchdog import Watchdog, certain_faults
     from nanoscope.record.write import Recorder
@@ -153,8 +163,9 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
         listeners.add(tracker)
     try:
         outcome = train(
-            config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset, initial=initial
-        )
+            config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset, initial=initial,
+            **together,
+        )  # fmt: skip
     finally:
         troubles = listeners.close()
         recorder.close()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nanoscope import files
 from nanoscope.checkpoint.save import FORMAT, MODEL, OPTIMIZER, STATE
+from nanoscope.checkpoint.sharded import spread_like
 from nanoscope.checkpoint.tree import join
 from nanoscope.errors import Fault, UserError, fault
 from nanoscope.message import Message, msg
@@ -101,7 +102,7 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], where: Message) -> None:
     if faults:
         raise UserError(*faults[:8])
     for name, tensor in wanted.items():
-        tensor.data.copy_(cropped(model, name, tensors[name], tensor.shape))
+        tensor.data.copy_(spread_like(tensor, cropped(model, name, tensors[name], tensor.shape)))
 
 
 def cropped(model: nn.Module, name: str, saved: Tensor, shape: tuple[int, ...]) -> Tensor:

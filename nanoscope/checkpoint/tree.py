@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanoscope.checkpoint.sharded import whole
+
 TENSOR = "$tensor"  # {"$tensor": "state/~0/exp_avg"} stands where a tensor was
 PAIRS = "$pairs"  # a dict with keys that are not strings, as a list of pairs
 TUPLE = "$tuple"
@@ -55,7 +57,8 @@ def join(plain: Any, tensors: dict[str, Tensor]) -> Any:
 def copied(tree: Any) -> Any:
     """A snapshot in the computer's memory that later updates do not reach: a real copy, also of tensors that are there already."""
     if isinstance(tree, Tensor):
-        return torch.empty_like(tree, device="cpu", memory_format=torch.contiguous_format).copy_(tree.detach())
+        full = whole(tree.detach())
+        return torch.empty_like(full, device="cpu", memory_format=torch.contiguous_format).copy_(full)
     if isinstance(tree, dict):
         return {key: copied(value) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):

@@ -22,6 +22,11 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--difference", type=float, metavar="NATS", help=msg("smallest difference in val loss that you want to see"))
     parser.add_argument("--dataset_tokens", type=int, metavar="N", help=msg("training tokens, where the data is not prepared yet"))
     parser.add_argument("--val_tokens", type=int, metavar="N", help=msg("tokens of the val split"))
+    parser.add_argument(
+        "--machines", type=int, default=1, metavar="N", help=msg("N such machines that train together: would they be faster?")
+    )
+    parser.add_argument("--network", default="1Gbit", metavar="RATE", help=msg("what connects them: 1Gbit, 2.5Gbit, 110MB (default 1Gbit)"))
+    parser.add_argument("--speeds", metavar="1,0.5", help=msg("how fast each machine is, this one being 1"))
     parser.add_argument("--no_measure", action="store_true", help=msg("do not measure on this machine"))
     parser.add_argument("-o", "--out", metavar="FILE", help=msg("write the settings as a config file"))
     parser.add_argument("--format", choices=("text", "md", "json"), default="text", help=msg("form of the answer"))
@@ -29,6 +34,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
+    from nanoscope.analysis.plan_ranks import asked_ranks
     from nanoscope.api.planning import Question, answer, command_of, write_config
     from nanoscope.api.plans import remember
     from nanoscope.present.blocks import for_stream
@@ -45,6 +51,7 @@ def run(given: Namespace) -> int:
             given.dataset_tokens,
             given.val_tokens,
             measure=not given.no_measure,
+            ranks=asked_ranks(given.machines, given.network, given.speeds) if given.machines > 1 else None,
         )
     )
     remember(found.plan)

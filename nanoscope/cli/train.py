@@ -31,12 +31,30 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--view", choices=("live", "lines"), help=msg("live: one screen; lines: nanoGPT's lines. Otherwise live in a terminal")
     )
+    parser.add_argument(
+        "--devices", metavar="auto|N", help=msg("train on several devices of this machine, a process each; auto: all its GPUs")
+    )
+    parser.add_argument(
+        "--max_restarts", type=int, default=3, metavar="N",
+        help=msg("with --devices: how often to go on from the last checkpoint after a process died (default 3)"),
+    )  # fmt: skip
     parser.takes_settings()
 
 
 def run(given: Namespace) -> int:
+    from nanoscope.api.ranks import is_a_rank
     from nanoscope.api.training import plan_job, run_job
 
+    if is_a_rank():
+        return _run_as_rank(given)
+    if given.devices is not None and not given.detach:
+        from nanoscope.api.launching import how_many
+
+        size, note = how_many(given.devices)
+        if note is not None:
+            _tell(note, given.lang)
+        if size > 1:
+            return _launch(given, size)
     job = plan_job(given.source, given.overrides, lambda words: _tell(words, given.lang))
     if given.detach:
         return _detach(given, job)
@@ -52,6 +70,41 @@ def _tell(words: Message, lang: str) -> None:
     from nanoscope.cli import say
 
     print(say(words, lang), file=sys.stderr, flush=True)
+
+
+def _launch(given: Namespace, size: int) -> int:
+    from nanoscope.api.launching import launch
+    from nanoscope.api.training import plan_job
+
+    plan_job(given.source, given.overrides, lambda words: None)  # a mistake is told once, before anything is started
+    source = [] if given.source is None else [given.source]
+    view = [] if given.view is None else [f"--view={given.view}"]
+    words = ["train", *source, *(f"--{key}={value}" for key, value in given.overrides), *view, f"--lang={given.lang}"]
+    return launch(words, size, given.max_restarts, lambda message: _tell(message, given.lang))
+
+
+def _run_as_rank(given: Namespace) -> int:
+    """One of several processes. The first speaks; the others only when something is wrong with them."""
+    from nanoscope.api.launching import LOST
+    from nanoscope.api.ranks import after_a_restart, leave, ranks_here
+    from nanoscope.api.training import plan_job, run_job
+    from nanoscope.cli.watch import print_ending
+
+    ranks = ranks_here()
+    assert ranks is not None
+    try:
+        job = ranks.first_does(
+            lambda: plan_job(given.source, after_a_restart(given.overrides, ranks.launch), lambda words: _tell(words, given.lang))
+        )
+        view = chosen_view(given.view) if ranks.is_first else "lines"
+        ended = run_job(job, lambda progress, folder: _views(view, progress, folder, job, given.lang), _Preparing(job, given.lang), ranks)
+    finally:
+        leave()
+    if ranks.is_first:
+        print_ending(ended, as_comment=view == "lines", lang=given.lang)
+    elif ended.outcome.why == "failed" and ended.outcome.because is not None:
+        _tell(ended.outcome.because, given.lang)
+    return LOST if ended.outcome.is_rank_lost else exit_code(ended.outcome)
 
 
 def exit_code(outcome: Outcome) -> int:
@@ -124,7 +177,15 @@ def _detach(given: Namespace, job: Job) -> int:
     source = [] if given.source is None else [given.source]
     started = detach(
         folder,
-        ["train", *source, *(f"--{key}={value}" for key, value in kept), f"--out_dir={folder}", "--view=lines", f"--lang={given.lang}"],
+        [
+            "train",
+            *source,
+            *(f"--{key}={value}" for key, value in kept),
+            f"--out_dir={folder}",
+            "--view=lines",
+            f"--lang={given.lang}",
+            *([] if given.devices is None else [f"--devices={given.devices}", f"--max_restarts={given.max_restarts}"]),
+        ],
     )
     if started.exit_code:
         print(started.words, file=sys.stderr)

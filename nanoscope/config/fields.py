@@ -93,7 +93,7 @@ class Config:
     sample_interval: int | None = setting(None, msg("updates between two sample texts; auto: at each evaluation of a run with a tokenizer"), group="evaluation", unit="updates", low=0, high=10**12)
     sample_tokens: int = setting(200, msg("tokens in a sample text"), group="evaluation", unit="tokens", low=1, high=1_000_000)
     # --- checkpoints
-    init_from: str = setting("scratch", msg("scratch; resume; gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder in Hugging Face format; or RUN@STEP, which branches off from that run"), group="checkpoint")
+    init_from: str = setting("scratch", msg("scratch; resume; auto (resume where out_dir holds a run, else scratch); gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder in Hugging Face format; or RUN@STEP, which branches off from that run"), group="checkpoint")
     always_save_checkpoint: bool = setting(True, msg("keep the newest evaluation's weights as best even if they are not; a run can be resumed either way"), group="checkpoint")
     checkpoint_interval: int | None = setting(None, msg("updates between two checkpoints; auto: eval_interval"), group="checkpoint", unit="updates", low=1, high=10**12)
     keep_checkpoints: int = setting(2, msg("how many of the newest checkpoints stay on disk, besides the best"), group="checkpoint", unit="checkpoints", low=1, high=100_000)

@@ -111,11 +111,15 @@ class EvalBatches:
     fingerprint: str = ""
 
     def __iter__(self) -> Iterator[Batch]:
-        for starts in self.starts:
-            yield gather(self.tokens, starts, self.block_size)
-        if self.rest:
-            tail = np.asarray(self.tokens[-self.rest - 1 :], dtype=np.int64)
-            yield tail[None, :-1], tail[None, 1:]
+        for number in range(len(self)):
+            yield self.batch(number)
+
+    def batch(self, number: int) -> Batch:
+        """One of them, without gathering those before it."""
+        if number < len(self.starts):
+            return gather(self.tokens, self.starts[number], self.block_size)
+        tail = np.asarray(self.tokens[-self.rest - 1 :], dtype=np.int64)
+        return tail[None, :-1], tail[None, 1:]
 
     def __len__(self) -> int:
         return len(self.starts) + (self.rest > 0)

@@ -45,7 +45,7 @@ def about_run(name: str, known: Mapping[str, object]) -> About:
         dtype=str(known.get("dtype") or ""),
         dataset=str(known.get("dataset") or ""),
         flops_per_token=_number(known.get("flops_per_token")),
-        peak_flops=_number(known.get("peak_flops")),
+        peak_flops=_times(_number(known.get("peak_flops")), _number(known.get("devices"))),
         peak_origin=str(known.get("peak_origin") or ""),
         tokens_per_update=_whole(known.get("tokens_per_update")),
     )
@@ -327,6 +327,11 @@ _HANDLERS: dict[type, Callable[[Progress, Any], None]] = {
         _noticed,
     ),
 }
+
+
+def _times(each: float | None, count: float | None) -> float | None:
+    """The peak of all devices of a run."""
+    return each if each is None or not count else each * count
 
 
 def _number(value: object) -> float | None:

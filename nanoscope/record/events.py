@@ -75,6 +75,8 @@ class StepTaken(Event, frozen=True, kw_only=True, tag="step_taken"):
     loss_scale: float | None = None  # float16 only
     memory_bytes: int | None = None  # resident (CPU) or allocated peak (GPU) since the last step that told it
     rank_s: list[float] | None = None  # took_s of each rank, where there are several
+    rank_busy_s: list[float] | None = None  # of which: its own work, without waiting for the gradients of the others
+    rank_comm_s: list[float] | None = None  # how long gradients were on their way, whether or not anybody waited for them
 
 
 class Evaluated(Event, frozen=True, kw_only=True, tag="evaluated"):
@@ -142,8 +144,33 @@ class SampleWritten(Event, frozen=True, kw_only=True, tag="sample_written"):
 
 
 class RankDrifted(Event, frozen=True, kw_only=True, tag="rank_drifted"):
+    """Copies of the weights that were no longer the first rank's."""
+
     step: int
     ranks: list[int]
+    realigned: bool = False  # they were given the first rank's weights and moments
+
+
+class RanksPaced(Event, frozen=True, kw_only=True, tag="ranks_paced"):
+    """How long the ranks took for the updates since the last such line: medians, by rank."""
+
+    step: int
+    updates: int  # that the medians are of
+    took_s: float  # of an update
+    rank_busy_s: list[float]  # its own work, without waiting for the gradients of the others
+    rank_comm_s: list[float]  # how long gradients were on their way, whether or not anybody waited for them
+    rank_slowest: list[int] = []  # in how many of the updates each rank was the one that worked longest
+    hosts: list[str] = []  # the machine of each rank
+
+
+class RanksLost(Event, frozen=True, kw_only=True, tag="ranks_lost"):
+    """A rank died, hung or could not be reached; the run ended there."""
+
+    step: int
+    ranks: list[int]
+    call: str  # what the others waited in
+    waited_s: float
+    because: str = ""
 
 
 class Warned(Event, frozen=True, kw_only=True, tag="warned"):
@@ -172,6 +199,24 @@ class Logged(Event, frozen=True, kw_only=True, tag="logged"):
 
 
 EVENTS = (
-    RunStarted | Chosen | ConfigChanged | CheckPassed | Compiled | StepTaken | Evaluated | CheckpointSaved | CheckpointFailed
-    | CheckpointRefused | StepSkipped | RolledBack | MicroBatchHalved | SampleWritten | RankDrifted | Warned | RunEnded | Logged
+    RunStarted
+    | Chosen
+    | ConfigChanged
+    | CheckPassed
+    | Compiled
+    | StepTaken
+    | Evaluated
+    | CheckpointSaved
+    | CheckpointFailed
+    | CheckpointRefused
+    | StepSkipped
+    | RolledBack
+    | MicroBatchHalved
+    | SampleWritten
+    | RankDrifted
+    | RanksPaced
+    | RanksLost
+    | Warned
+    | RunEnded
+    | Logged
 )

@@ -16,6 +16,7 @@ from nanoscope.record.cache import read_record
 from nanoscope.record.columns import Record
 from nanoscope.record.layout import EVENTS_FILE
 from nanoscope.record.probes import probe_facts
+from nanoscope.record.rank_facts import rank_facts
 from nanoscope.record.run import MARKS, Evals, Known, Mark, Reading, Run, Steps, Words, evals_from, steps_from
 from nanoscope.record.write import living_process, read_run_file
 
@@ -28,6 +29,7 @@ def read_run(folder: Path) -> Run:
     known = known_facts(facts)
     known["state"] = Known(state_of(folder, record), "recorded")
     known |= probe_facts(folder)
+    known |= rank_facts(other.event for other in record.others)
     if ended:
         known["wall_s"] = Known(sum(event.wall_s for event in ended), "recorded", "time of all attempts")
     last = max((other.event.attempt for other in record.others), default=1)
@@ -298,6 +300,8 @@ def _marks(record: Record) -> Iterator[Mark]:
                 yield Mark("sample", event.step, line, event.text, event.took_s)
             case e.RankDrifted():
                 yield Mark("rank_drifted", event.step, line, ", ".join(map(str, event.ranks)))
+            case e.RanksLost():
+                yield Mark("rank_lost", event.step, line, event.because, event.waited_s)
             case e.Chosen():
                 yield Mark("chosen", None, line, f"{event.what} = {event.value}: {event.because}")
             case e.ConfigChanged():

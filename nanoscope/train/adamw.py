@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from nanoscope.checkpoint.sharded import each_own_part
+
 
 def spare_the_compiler() -> None:
     """Lets an optimizer be made without importing `torch._dynamo`. Where torch has changed, this does nothing, and the import happens."""
@@ -37,8 +39,10 @@ class AdamW(Optimizer):
             states = [self.state[p] or self._begin(p) for p in params]
             steps = [state["step"] for state in states]
             torch._foreach_add_(steps, 1)
+            # Element by element: a rank that holds a part of each parameter updates that part.
             torch._fused_adamw_(
-                params, [p.grad for p in params], [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [], steps,
+                each_own_part(params), each_own_part([p.grad for p in params]), each_own_part([s["exp_avg"] for s in states]),
+                each_own_part([s["exp_avg_sq"] for s in states]), [], steps,
                 lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"],
                 amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
             )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,9 +44,10 @@ def compile_now(with_loss: WithLoss, trial: Trial, clock: Clock, tell: Callable[
 
 def compile_if_it_pays(
     with_loss: WithLoss, trial: Trial, machine: Machine, clock: Clock, tell: Callable[[Event], None], *,
-    step: int, micro_batch_s: float, micro_batches_left: int,
+    step: int, micro_batch_s: float, micro_batches_left: int, slowest: Callable[[float], float] = lambda seconds: seconds,
 ) -> nn.Module:  # fmt: skip
-    """Compiles where what it may save is more than what it costs, and keeps the result only if it really is faster."""
+    """Compiles where what it may save is more than what it costs, and keeps the result only if it really is faster. `slowest` gives the
+    largest of what several ranks measured, so that all come to the same answer."""
     left_s = micro_batch_s * micro_batches_left
     if left_s * SAVING_AT_BEST.get(machine.device.type, 0.0) < USUAL_COST_S:
         because = f"{round(left_s)} s of steps are left: compiling takes about {round(USUAL_COST_S)} s and would not win that back"
@@ -54,11 +56,12 @@ def compile_if_it_pays(
     try:
         module, cost_s = _compiled(with_loss, trial, clock)
     except Exception as error:  # no compiler, an unknown operator: the run works without
+        slowest(math.inf)
         tell(Chosen(what="compile", value=False, because=f"it failed: {type(error).__name__}"))
         return with_loss
     tell(Compiled(step=step, took_s=cost_s))
     with clock.part("compile"):
-        compiled_s = trial.seconds(module)
+        compiled_s = slowest(trial.seconds(module))
     is_faster = compiled_s < micro_batch_s
     because = f"a micro-batch takes {_ms(compiled_s)} compiled and {_ms(micro_batch_s)} as it is; compiling took {round(cost_s)} s"
     tell(Chosen(what="compile", value=is_faster, because=because))
@@ -76,15 +79,17 @@ def _compiled(with_loss: WithLoss, trial: Trial, clock: Clock) -> tuple[nn.Modul
 class Trial:
     """Forward and backward of a made-up micro-batch, leaving gradients and random generators as they were."""
 
-    def __init__(self, with_loss: WithLoss, config: Config, machine: Machine, vocab_size: int):
+    def __init__(self, with_loss: WithLoss, config: Config, machine: Machine, vocab_size: int, batch_size: int | None = None):
         generator = torch.Generator().manual_seed(0)
-        shape = (config.batch_size, config.block_size)
+        shape = (batch_size or config.batch_size, config.block_size)
         self._batch = tuple(torch.randint(vocab_size, shape, generator=generator).to(machine.device) for _ in range(2))
         self._with_loss, self._machine = with_loss, machine
 
-    def once(self, module: nn.Module) -> None:
+    def once(self, module: nn.Module, *, is_evaluated: bool = True) -> None:
         """Both modes: evaluations compile a graph of their own."""
         self._step(module)
+        if not is_evaluated:
+            return
         self._with_loss.eval()
         with torch.no_grad(), self._machine.autocast():
             module(*self._batch)

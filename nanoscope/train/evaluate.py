@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from nanoscope.model.loss import WithLoss
+from nanoscope.train.evaluation_sets import EvaluationSets, NanoGPTSets
 from nanoscope.train.feed import Batch
 from nanoscope.train.machine import Machine
+from nanoscope.train.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,39 @@ def evaluate(
     finally:
         model.train(was_training)
     return summary(losses, weights, time.perf_counter() - started_at_s)
+
+
+def evaluate_together(
+    model: nn.Module, sets: EvaluationSets, split: str, machine: Machine, ranks: Ranks, at_once: int | None = None
+) -> Evaluation:
+    """As `evaluate` of all batches of the split, each rank doing every n-th; the same numbers on all ranks. Ends with Stopped on all ranks
+    where one was asked to stop."""
+    started_at_s = time.perf_counter()
+    count = sets.count(split)
+    model.eval()
+    losses: list[float] = []
+    weights: list[int] = []
+    try:
+        with torch.no_grad(), machine.autocast():
+            for first in range(0, count, ranks.size):
+                in_round = min(ranks.size, count - first)
+                # Nobody may stay behind where a forward pass gathers parameters: ranks without a batch of their own go through one again.
+                wanted = first + (ranks.rank if ranks.rank < in_round else 0)
+                batches = {number: sets.batch(split, number) for number in _asked_for(sets, first, in_round, wanted)}
+                x, y = batches[wanted]
+                is_own = ranks.rank < in_round
+                loss = _loss_of(model, x, y, at_once or len(x)) if is_own or ranks.is_sharded else 0.0
+                for seen, weight in ranks.gather([loss, float(y.numel())])[:in_round]:
+                    losses.append(seen)
+                    weights.append(int(weight))
+    finally:
+        model.train()
+    return summary(losses, weights, time.perf_counter() - started_at_s)
+
+
+def _asked_for(sets: EvaluationSets, first: int, in_round: int, wanted: int) -> range:
+    """Random draws have to be made by all ranks alike; fixed sets are only read where they are needed."""
+    return range(first, first + in_round) if isinstance(sets, NanoGPTSets) else range(wanted, wanted + 1)
 
 
 def _loss_of(model: nn.Module, x: Tensor, y: Tensor, at_once: int) -> float:

@@ -30,6 +30,12 @@ class FixedSets:
         for arrays in self._sets[split]:
             yield on_device(arrays, self._device)
 
+    def batch(self, split: str, number: int) -> Batch:
+        return on_device(self._sets[split].batch(number), self._device)
+
+    def count(self, split: str) -> int:
+        return len(self._sets[split])
+
     def fingerprint(self, split: str) -> str:
         return self._sets[split].fingerprint
 
@@ -37,16 +43,23 @@ class FixedSets:
 class NanoGPTSets:
     """As nanoGPT's estimate_loss: random windows, drawn anew each time from the stream that training draws from."""
 
-    def __init__(self, config: Config, train: np.ndarray, val: np.ndarray, device: torch.device):
+    def __init__(self, config: Config, train: np.ndarray, val: np.ndarray, device: torch.device, generator: torch.Generator | None = None):
         self._device, self._config = device, config
         self._orders = {
-            split: NanoGPTOrder(tokens, config.block_size, lambda high, count: torch.randint(high, (count,)).numpy())
+            split: NanoGPTOrder(tokens, config.block_size, lambda high, count: torch.randint(high, (count,), generator=generator).numpy())
             for split, tokens in (("train", train), ("val", val))
         }
 
     def batches(self, split: str) -> Iterator[Batch]:
         for _ in range(self._config.eval_iters):
             yield on_device(self._orders[split].gather(0, self._config.batch_size), self._device)
+
+    def batch(self, split: str, number: int) -> Batch:
+        """The next one: several ranks ask for all, and evaluate some."""
+        return on_device(self._orders[split].gather(0, self._config.batch_size), self._device)
+
+    def count(self, split: str) -> int:
+        return self._config.eval_iters
 
     def fingerprint(self, split: str) -> str:
         return ""  # never the same tokens twice
@@ -55,6 +68,10 @@ class NanoGPTSets:
 EvaluationSets = FixedSets | NanoGPTSets
 
 
-def evaluation_sets(config: Config, train: np.ndarray, val: np.ndarray, device: torch.device) -> EvaluationSets:
-    kind = NanoGPTSets if config.data_order == "nanogpt" else FixedSets
-    return kind(config, train, val, device)
+def evaluation_sets(
+    config: Config, train: np.ndarray, val: np.ndarray, device: torch.device, generator: torch.Generator | None = None
+) -> EvaluationSets:
+    """`generator`: what nanoGPT's order draws from, where that is not torch's own."""
+    if config.data_order == "nanogpt":
+        return NanoGPTSets(config, train, val, device, generator)
+    return FixedSets(config, train, val, device)

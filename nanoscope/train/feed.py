@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nanoscope.config.fields import Config
 from nanoscope.data.batches import NanoGPTOrder, Shuffled, gather
+from nanoscope.train.share import Share
 
 MASK = (1 << 64) - 1
 PLACES_AHEAD = 64  # batches whose places are computed together
@@ -55,13 +57,7 @@ class ShuffledFeed:
 
     def seed_dropout(self, sample: int) -> None:
         """What is dropped is a function of (seed, sample), as the order is: to resume or to branch needs no generator's state."""
-        seed = _mixed(self._seed, sample)
-        # Not torch.manual_seed: for each device that is not in use it remembers the call, with a traceback, forever.
-        torch.default_generator.manual_seed(seed)
-        if self._device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        elif self._device.type == "mps":
-            torch.mps.manual_seed(seed)
+        seed_generators(_mixed(self._seed, sample), self._device)
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -118,6 +114,59 @@ class NanoGPTFeed:
         else:
             self._drawn = torch.randint(high, (count,)).numpy()
         return self._drawn
+
+
+class NanoGPTFeedTogether:
+    """The same draws as one process would make, on every rank, from a generator that nothing else draws from; each rank reads only its own.
+
+    Dropout is a function of (seed, sample), as it is for shuffled data: ranks that drop cannot all draw from one stream.
+    """
+
+    def __init__(self, tokens: np.ndarray, config: Config, share: Share, device: torch.device):
+        self.generator = torch.Generator()
+        self.generator.set_state(torch.get_rng_state())
+        self._tokens, self._block, self._seed, self._device = tokens, config.block_size, config.seed, device
+        self._batch_size, self._micro_batches, self._share = config.batch_size, config.gradient_accumulation_steps, share
+        self._pending: np.ndarray | None = None  # the first micro-batch of the update that comes: nanoGPT draws it early
+        self._starts = np.zeros(0, dtype=np.int64)  # of all sequences of this update
+        self._taken = 0  # micro-batches of this rank in this update
+
+    def take(self, sample: int) -> Batch:
+        if self._taken == 0:
+            first = self._draw() if self._pending is None else self._pending
+            self._starts = np.concatenate([first, *(self._draw() for _ in range(self._micro_batches - 1))])
+            self._pending = None
+        place = self._share.first + self._taken * self._share.stride
+        self._taken += 1
+        return on_device(gather(self._tokens, self._starts[place : place + self._share.size], self._block), self._device)
+
+    def prefetch(self, sample: int) -> None:
+        if self._taken in (0, self._share.count) and self._pending is None:
+            self._pending, self._taken = self._draw(), 0
+
+    def seed_dropout(self, sample: int) -> None:
+        seed_generators(_mixed(self._seed, sample), self._device)
+
+    def state(self) -> dict[str, Any]:
+        return {"pending": [] if self._pending is None else self._pending.tolist(), "generator": self.generator.get_state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._taken = 0
+        if state:
+            self.generator.set_state(state["generator"])
+            self._pending = np.asarray(state["pending"], dtype=np.int64) if state["pending"] else None
+
+    def _draw(self) -> np.ndarray:
+        return torch.randint(len(self._tokens) - self._block, (self._batch_size,), generator=self.generator).numpy()
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    # Not torch.manual_seed: for each device that is not in use it remembers the call, with a traceback, forever.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def _mixed(seed: int, sample: int) -> int:

@@ -13,12 +13,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from nanoscope.checkpoint.sharded import each_own_part, whole
+
 WINDOW_TRIES = 100
 ROLLBACKS_ALLOWED = 1
 
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
-    return torch.nn.utils.get_total_norm(gradients)
+    return whole(torch.nn.utils.get_total_norm(gradients))
 
 
 def clip(gradients: list[Tensor], norm: float, limit: float) -> bool:
@@ -26,14 +28,14 @@ def clip(gradients: list[Tensor], norm: float, limit: float) -> bool:
     factor = limit / (norm + 1e-6)
     if not limit or factor >= 1.0:
         return False
-    torch._foreach_mul_(gradients, factor)
+    torch._foreach_mul_(each_own_part(gradients), factor)
     return True
 
 
 def first_bad_layer(named: Iterable[tuple[str, nn.Parameter]]) -> str:
     """Name of the first parameter whose gradient is not finite; empty where all are."""
     for name, parameter in named:
-        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+        if parameter.grad is not None and not bool(torch.isfinite(whole(parameter.grad)).all()):
             return name
     return ""
 

@@ -5,6 +5,7 @@ outcome = train(config, dataset, Path("runs/first"), emit=Recorder(Path("runs/fi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -22,18 +23,32 @@ from nanoscope.checkpoint import newest_good
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError
 from nanoscope.message import Message, msg
-from nanoscope.record.events import Chosen, Evaluated, Event, MicroBatchHalved, RolledBack, RunEnded, RunStarted, StepSkipped, StepTaken
+from nanoscope.record.events import (
+    Chosen,
+    Evaluated,
+    Event,
+    MicroBatchHalved,
+    RankDrifted,
+    RanksLost,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    StepSkipped,
+    StepTaken,
+)  # fmt: skip
 from nanoscope.record.layout import STOP_FILE, checkpoint_folders
 from nanoscope.record.write import Emit, training_here, write_run_file
 from nanoscope.train.begin import find_beginning
 from nanoscope.train.clock import Clock
 from nanoscope.train.compiling import STEPS_WATCHED, Trial, compile_if_it_pays, compile_now, is_undecided
-from nanoscope.train.evaluate import Evaluation, evaluate
+from nanoscope.train.evaluate import Evaluation, evaluate, evaluate_together
 from nanoscope.train.evaluation_sets import SPLITS, evaluation_sets
 from nanoscope.train.guards import ROLLBACKS_ALLOWED, is_out_of_memory, is_over_budget
 from nanoscope.train.machine import measured_peak
 from nanoscope.train.own_model import as_built, keep
+from nanoscope.train.paces import Paces
 from nanoscope.train.preflight import preflight
+from nanoscope.train.ranks import ALONE, RankLost, Ranks
 from nanoscope.train.sampling import Sampler
 from nanoscope.train.saving import Keeper
 from nanoscope.train.setup import Workshop, bytes_per_token, data_facts, facts_of, set_up, tokenizer_writer
@@ -64,32 +79,37 @@ class Outcome:
     unsaved: str  # why the last state is not on disk; empty when it is
     parts: dict[str, float]  # seconds by part
     wall_s: float
+    is_rank_lost: bool = False  # another rank died or hung: to start again may help
 
 
 def train(
     config: Config, dataset: Dataset, run: Path, emit: Emit, *, came_from: Mapping[str, str] | None = None, preset: str = "",
-    initial: Mapping[str, Tensor] | None = None, may_refuse: bool = True,
+    initial: Mapping[str, Tensor] | None = None, may_refuse: bool = True, ranks: Ranks = ALONE,
 ) -> Outcome:  # fmt: skip
     """Trains until `config.max_iters` updates are done, a stop is asked for, or going on makes no sense.
 
     `initial` holds weights to start from, by our names (an imported model). `may_refuse` off turns failed pre-flight checks into warnings.
+    `ranks`: the processes that train together; the first of them alone writes to `run` and calls `emit`.
     A mistake of the user's is raised as UserError before anything is recorded; what happens later is told by events and the Outcome.
     """
     clock = Clock()
     early = _Buffer()  # nothing is recorded before it is certain that the run can begin
-    beginning = find_beginning(config, run, early, has_weights=initial is not None)
-    with listening(run / STOP_FILE) as stop, training_here(run):
+    beginning = ranks.first_does(lambda: find_beginning(config, run, early, has_weights=initial is not None))
+    with listening(run / STOP_FILE) as stop, training_here(run) if ranks.is_first else contextlib.nullcontext():
+        ranks.listen(stop)
         built = as_built(config, run, early, is_resumed=beginning.is_resumed)
-        workshop = set_up(config, dataset, beginning, early, initial, built)
+        workshop = set_up(config, dataset, beginning, early, initial, built, ranks)
         loop = Loop(workshop, dataset, run, early, clock, stop)
         try:
             if not beginning.is_resumed:
                 loop.look_before(weights_are_drawn=beginning.checkpoint is None and initial is None, may_refuse=may_refuse)
         except Stopped:
             return loop.outcome("stopped", msg("{what:code}", what=stop.because))
-        loop.facts = facts_of(workshop, dataset, came_from or {}, preset, beginning.parent) | {"own_model": keep(built, run)}
-        write_run_file(run, loop.facts)
-        loop.tell = _stamped(emit)
+        loop.facts = facts_of(workshop, dataset, came_from or {}, preset, beginning.parent)
+        if ranks.is_first:
+            loop.facts["own_model"] = keep(built, run)
+            write_run_file(run, loop.facts)
+        loop.tell = _stamped(emit) if ranks.is_first else _unheard
         loop.begin(beginning.resumed_from, [*early.events, *beginning.changes])
         return loop.go()
 
@@ -106,9 +126,11 @@ class Loop:
     def __init__(self, workshop: Workshop, dataset: Dataset, run: Path, tell: Emit, clock: Clock, stop: StopRequest):
         self.workshop, self.dataset, self.run, self.tell, self.clock, self.stop = workshop, dataset, run, tell, clock, stop
         self.config, self.machine, self.trainee = workshop.config, workshop.machine, workshop.trainee
-        self.keeper = Keeper(run, self.config.keep_checkpoints, self._say, clock, tokenizer_writer(dataset))
-        self.sets = evaluation_sets(self.config, dataset.train, dataset.val, self.machine.device)
-        self.sampler = Sampler(self.config, dataset.tokenizer, run, self.machine, clock, stop.check)
+        self.ranks = self.trainee.ranks
+        self.keeper = Keeper(run, self.config.keep_checkpoints, self._say, clock, tokenizer_writer(dataset), self.ranks.is_first)
+        generator = getattr(self.trainee.feed, "generator", None)
+        self.sets = evaluation_sets(self.config, dataset.train, dataset.val, self.machine.device, generator)
+        self.sampler = Sampler(self.config, dataset.tokenizer, run, self.machine, clock, stop.check, self.ranks)
         self.losses = {"train": math.nan, "val": math.nan}
         self.is_nanogpt = self.config.data_order == "nanogpt"
         # nanoGPT leaves its loop only after iteration number max_iters, which is one update more.
@@ -116,16 +138,21 @@ class Loop:
         self.watched: list[float] | None = []  # seconds of the first steps, until it is decided whether to compile
         self.facts: dict[str, Any] = {}  # what run.json says
         self.peaks_measured = 1
+        self.is_rank_lost = False
+        self.paces = Paces()
 
     def look_before(self, *, weights_are_drawn: bool, may_refuse: bool) -> None:
         """Everything that can be found out before the first step; ends with a checkpoint that was written, read and compared."""
         trainee, config = self.trainee, self.config
         trainee.step_start = trainee.feed.state()
+        model, machine = self.workshop.whole_model()
         batch = trainee.feed.take(trainee.progress.sample)
         try:
-            preflight(
-                trainee.model, config, self.workshop.vocab_size, self.dataset, batch, self.machine, self._say, self.stop.check,
-                is_fresh=weights_are_drawn, may_refuse=may_refuse,
+            self.ranks.first_does(
+                lambda: preflight(
+                    model, config, self.workshop.vocab_size, self.dataset, (batch[0].to(machine.device), batch[1].to(machine.device)),
+                    machine, self._say, self.stop.check, is_fresh=weights_are_drawn, may_refuse=may_refuse,
+                )
             )  # fmt: skip
         finally:
             trainee.feed.restore(trainee.step_start)
@@ -143,6 +170,7 @@ class Loop:
     def go(self) -> Outcome:
         why, because = "finished", None
         try:
+            self.ranks.warm_up(self.trainee.run, self._pass_through)
             self._compile_if_decided()
             self._to_the_end()
         except Stopped:
@@ -150,6 +178,10 @@ class Loop:
             self._save_where_it_stands()
         except Hopeless as end:
             why, because = "failed", end.because
+        except RankLost as loss:
+            why, because, self.is_rank_lost = "failed", loss.because, True
+            step = self.trainee.progress.step
+            self.tell(RanksLost(step=step, ranks=loss.ranks, call=loss.call, waited_s=loss.waited_s, because=str(because)))
         except BaseException as error:  # whatever it is, the record says that and why the run ended
             self._end("failed", None if isinstance(error, UserError) else msg("{error}", error=f"{type(error).__name__}: {error}"))
             raise
@@ -165,13 +197,21 @@ class Loop:
             step = trainee.progress.step
             is_last = step >= self.last_step
             if self.sampler.is_due(trainee.progress):
-                self.tell(self.sampler.sample(trainee.model, trainee.progress))
+                self._sample()
             if self.keeper.started_step != step and (is_last or is_best or step % self._save_interval == 0):
                 self.keeper.save(trainee, self._facts(), is_best=is_best)
             if is_last:
                 return
             self._update()
             self.keeper.tell_news()
+
+    def _sample(self) -> None:
+        """By the first rank, or by all where each has only a part of the model; the same text then."""
+        trainee = self.trainee
+        trainee.progress.sampled_at = trainee.progress.step
+        if self.ranks.samples:
+            with self.ranks.whole(trainee.with_loss):
+                self.tell(self.sampler.sample(trainee.model, trainee.progress))
 
     # --- updates
 
@@ -180,6 +220,7 @@ class Loop:
             update = self._within_memory(lambda: take_update(self.trainee, self.config, self.machine, self.clock, self.stop.check))
         if update.bad:
             self._skip(update)
+            self._stop_if(update.pace.is_stopping)
             return
         step = self.trainee.progress.step
         self.tell(
@@ -187,11 +228,18 @@ class Loop:
                 step=step, loss=update.loss, rate=update.rate, grad_norm=update.grad_norm, clipped=update.clipped,
                 tokens=self.config.tokens_per_update, took_s=update.took_s, data_s=update.data_s, micro_norms=update.micro_norms,
                 loss_scale=update.loss_scale, memory_bytes=self.machine.memory_in_use() if step % MEMORY_TOLD_EVERY == 1 else None,
+                rank_s=update.pace.rank_s, rank_busy_s=update.pace.busy_s, rank_comm_s=update.pace.comm_s,
             )
         )  # fmt: skip
+        self.paces.add(update.took_s, update.pace)
         if self.watched is not None:
             self._watch(update.took_s)
         self._doubt_the_peak(update.took_s)
+        self._stop_if(update.pace.is_stopping)
+
+    def _stop_if(self, is_agreed: bool) -> None:
+        if is_agreed:
+            raise Stopped
 
     def _within_memory(self, work: Callable[[], Done]) -> Done:
         """Does `work`, with ever smaller micro-batches if memory runs out. Tokens per update stay."""
@@ -204,6 +252,13 @@ class Loop:
             # Out of the except block, whose traceback would keep the tensors of the failed pass alive.
             trainee, old = self.trainee, self.trainee.micro_batch
             trainee.optimizer.zero_grad(set_to_none=True)
+            if self.ranks.size > 1:  # the others are in the middle of it, and would wait for what never comes
+                raise Hopeless(
+                    msg(
+                        "rank {rank:count} has not enough memory for micro-batches of {size:count} sequences; use {option:code} and more "
+                        "gradient_accumulation_steps", rank=self.ranks.rank, size=old, option=f"--batch_size={max(1, old // 2)}",
+                    )
+                )  # fmt: skip
             if old == 1:
                 raise Hopeless(msg("there is not enough memory for a single sequence of {tokens:tokens}", tokens=self.config.block_size))
             trainee.micro_batch = old // 2
@@ -231,7 +286,7 @@ class Loop:
         """Back to the newest good weights, and on with data that they have not met."""
         self.keeper.finish()
         trainee, before = self.trainee, self.trainee.progress
-        checkpoint, _ = newest_good(checkpoint_folders(self.run))
+        checkpoint = self.ranks.first_does(lambda: newest_good(checkpoint_folders(self.run))[0])
         if before.rollbacks >= ROLLBACKS_ALLOWED or checkpoint is None:
             raise Hopeless(seen)
         data_position = trainee.feed.state()
@@ -272,10 +327,27 @@ class Loop:
                     is_best=is_best and split == "val",
                 )
             )  # fmt: skip
+        self._compare_ranks()
         return is_best
+
+    def _compare_ranks(self) -> None:
+        """Copies of the weights that are no longer copies are told of, and made the first rank's again."""
+        self._tell_paces()
+        drifted = self.ranks.drifted(self.trainee.model)
+        if drifted:
+            self.tell(RankDrifted(step=self.trainee.progress.step, ranks=drifted, realigned=True))
+            self.ranks.realign(self.trainee.model, self.trainee.optimizer)
+
+    def _tell_paces(self) -> None:
+        pace = self.paces.take(self.trainee.progress.step, self.ranks.hosts)
+        if pace is not None:
+            self.tell(pace)
 
     def _evaluations(self) -> dict[str, Evaluation]:
         run, at_once = self.trainee.run, self.trainee.micro_batch
+        if self.ranks.size > 1:
+            called = self.ranks.evaluated_by(run)
+            return {split: evaluate_together(called, self.sets, split, self.machine, self.ranks, at_once) for split in SPLITS}
         return {split: evaluate(run, self.sets.batches(split), self.machine, self.stop.check, at_once) for split in SPLITS}
 
     # --- the machine's peak
@@ -285,13 +357,14 @@ class Loop:
         known, flops = self.facts["machine"]["peak_flops"], self.facts["sizes"].get("flops_per_token")
         if not (known and flops and self.facts["machine"]["peak_origin"].startswith("measured")):
             return
-        achieved = flops * self.config.tokens_per_update / took_s
+        achieved = flops * self.config.tokens_per_update / took_s / self.ranks.size  # of one device, as the peak is
         if achieved <= known or self.peaks_measured >= PEAKS_MEASURED_AT_MOST:
             return
         self.peaks_measured += 1
         peak = max(achieved, measured_peak(self.machine))
         self.facts["machine"]["peak_flops"] = peak
-        write_run_file(self.run, self.facts)
+        if self.ranks.is_first:
+            write_run_file(self.run, self.facts)
         self.tell(Chosen(what="peak_flops", value=peak, because="a step was faster than the matmul at the start; measured again"))
 
     # --- compiling
@@ -304,7 +377,8 @@ class Loop:
         wanted = self.config.compile if self.config.compile is not None else remembered
         self.workshop.choices["compile"] = wanted
         if wanted:
-            self.trainee.run = compile_now(self.trainee.with_loss, self._trial(), self.clock, self.tell, self.trainee.progress.step)
+            compiled = compile_now(self.trainee.with_loss, self._trial(), self.clock, self.tell, self.trainee.progress.step)
+            self.trainee.run = self.ranks.use(self.trainee.run, compiled)
 
     def _watch(self, took_s: float) -> None:
         """Collects the times of the first steps and then decides."""
@@ -312,17 +386,21 @@ class Loop:
         self.watched.append(took_s)
         if len(self.watched) < STEPS_WATCHED:
             return
-        trainee, count = self.trainee, self.config.gradient_accumulation_steps
+        trainee, count = self.trainee, self.ranks.share(self.config).count
         left = count * (self.last_step - trainee.progress.step)
-        trainee.run = compile_if_it_pays(
+        module = compile_if_it_pays(
             trainee.with_loss, self._trial(), self.machine, self.clock, self.tell, step=trainee.progress.step,
-            micro_batch_s=min(self.watched) / count, micro_batches_left=left,
+            micro_batch_s=self.ranks.largest(min(self.watched) / count), micro_batches_left=left, slowest=self.ranks.largest,
         )  # fmt: skip
-        self.workshop.choices["compile"] = trainee.run is not trainee.with_loss
+        self.workshop.choices["compile"] = module is not trainee.with_loss
+        trainee.run = self.ranks.use(trainee.run, module)
         self.watched = None
 
     def _trial(self) -> Trial:
-        return Trial(self.trainee.with_loss, self.config, self.machine, self.workshop.vocab_size)
+        return Trial(self.trainee.with_loss, self.config, self.machine, self.workshop.vocab_size, self.ranks.share(self.config).size)
+
+    def _pass_through(self) -> None:
+        self._trial().once(self.trainee.run, is_evaluated=False)
 
     # --- keeping and ending
 
@@ -339,11 +417,12 @@ class Loop:
     def _save_where_it_stands(self) -> None:
         self.trainee.optimizer.zero_grad(set_to_none=True)
         self.keeper.finish()
-        if self.keeper.saved_step != self.trainee.progress.step:
+        if self.ranks.first_does(lambda: self.keeper.saved_step != self.trainee.progress.step):
             self.keeper.save(self.trainee, self._facts())
 
     def _end(self, why: str, because: Message | None) -> Outcome:
         self.keeper.finish()
+        self._tell_paces()
         outcome = self.outcome(why, because)
         self.tell(RunEnded(step=outcome.step, why=why, because=str(because or ""), parts=outcome.parts, wall_s=outcome.wall_s))
         return outcome
@@ -353,6 +432,7 @@ class Loop:
         return Outcome(
             run=self.run, step=progress.step, why=why, because=because, signal=self.stop.signal, train_loss=self.losses["train"],
             val_loss=self.losses["val"], best_val=progress.best_val, best_step=progress.best_step, unsaved=self.keeper.failure,
+            is_rank_lost=self.is_rank_lost,
             parts=self.clock.parts(), wall_s=self.clock.wall_s,
         )  # fmt: skip
 
@@ -366,6 +446,10 @@ class _Buffer:
 
     def __call__(self, event: Event) -> None:
         self.events.append(msgspec.structs.replace(event, at_s=time.time()))
+
+
+def _unheard(event: Event) -> None:
+    """What ranks but the first have to say."""
 
 
 def _stamped(emit: Emit) -> Emit:

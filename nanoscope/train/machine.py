@@ -65,10 +65,15 @@ class Machine:
             torch.cuda.empty_cache()
 
 
-def choose_machine(config: Config, tell: Callable[[Chosen], None], remembered: dict | None = None) -> Machine:
-    """`remembered` holds the choices of the run that is resumed: they are kept where the machine allows, so that numbers stay equal."""
+def choose_machine(config: Config, tell: Callable[[Chosen], None], remembered: dict | None = None, local_rank: int = 0) -> Machine:
+    """`remembered` holds the choices of the run that is resumed: they are kept where the machine allows, so that numbers stay equal.
+    `local_rank` counts the processes of this machine that train together: each takes a GPU of its own."""
     remembered = remembered or {}
     device = _device(config, tell)
+    if device.type == "cuda" and device.index is None and local_rank:
+        device = _asked_device(f"cuda:{local_rank}")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     dtype = _dtype(config, device, tell, remembered.get("dtype"))
     threads = _threads(config, tell, remembered.get("threads"))
     torch.set_num_threads(threads)

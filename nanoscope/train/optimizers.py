@@ -5,14 +5,19 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from nanoscope.checkpoint.sharded import is_sharded
 from nanoscope.config.fields import Config
 from nanoscope.train.adamw import AdamW, spare_the_compiler
-from nanoscope.train.muon import build_muon
+from nanoscope.train.muon import Muon, build_muon
 
 
 def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     spare_the_compiler()
     optimizer = build_muon(model, config) if config.optimizer == "muon" else build_adamw(model, config)
+    if isinstance(optimizer, Muon) and is_sharded(next(model.parameters())):
+        from nanoscope.train.muon_sharded import ShardedMuon
+
+        optimizer.__class__ = ShardedMuon  # the same groups and the same state, stepped in another way
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]  # the group's peak, which `set_rate` scales
     return optimizer

@@ -18,15 +18,18 @@ from nanoscope.record.events import SampleWritten
 from nanoscope.record.layout import sample_file
 from nanoscope.train.clock import Clock
 from nanoscope.train.machine import Machine
+from nanoscope.train.ranks import ALONE, Ranks
 from nanoscope.train.trainee import Progress
 
 TASTE = Taste(temperature=0.8, top_k=200)  # nanoGPT's
 
 
 class Sampler:
-    def __init__(self, config: Config, tokenizer: Any, run: Path, machine: Machine, clock: Clock, check: Callable[[], None]):
+    def __init__(
+        self, config: Config, tokenizer: Any, run: Path, machine: Machine, clock: Clock, check: Callable[[], None], ranks: Ranks = ALONE
+    ):
         self._config, self._tokenizer, self._run = config, tokenizer, run
-        self._machine, self._clock, self._check = machine, clock, check
+        self._machine, self._clock, self._check, self._ranks = machine, clock, check, ranks
 
     def is_due(self, progress: Progress) -> bool:
         interval = self._config.sample_interval
@@ -57,8 +60,11 @@ class Sampler:
             return [0]
 
     def _on_token(self, token: Tensor) -> None:
-        self._check()
+        if self._ranks.size == 1:  # several agree on a stop after the next update
+            self._check()
 
     def _keep(self, step: int, text: str) -> None:
+        if not self._ranks.is_first:
+            return
         with contextlib.suppress(OSError):  # the event holds the text too
             files.write_whole(sample_file(self._run, step), text)

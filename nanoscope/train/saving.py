@@ -23,15 +23,19 @@ from nanoscope.train.trainee import Trainee
 
 
 class Keeper:
-    def __init__(self, run: Path, keep: int, tell: Callable[[Event], None], clock: Clock, write_tokenizer: Callable[[Path], None] | None):
-        self._run, self._keep, self._tell, self._clock = run, keep, tell, clock
+    def __init__(
+        self, run: Path, keep: int, tell: Callable[[Event], None], clock: Clock, write_tokenizer: Callable[[Path], None] | None,
+        writes: bool = True,
+    ):  # fmt: skip
+        self._run, self._keep, self._tell, self._clock, self._writes = run, keep, tell, clock, writes
         self._write_tokenizer = write_tokenizer
         self._writer = BackgroundWriter()
         self.started_step = -1  # of the newest checkpoint that was begun
         self.saved_step = -1  # of the newest checkpoint that is known to be whole
         self.failure = ""  # why the newest one that was due is not on disk; empty when it is
-        (run / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        files.remove_unfinished(run / CHECKPOINTS)
+        if writes:
+            (run / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            files.remove_unfinished(run / CHECKPOINTS)
 
     def save(self, trainee: Trainee, facts: dict[str, Any], *, is_best: bool = False) -> None:
         """Copies the state and leaves the writing to the background. The loop stands still for the copy only."""
@@ -39,7 +43,11 @@ class Keeper:
             started_at_s = time.perf_counter()
             self._writer.wait()
             self.started_step = trainee.progress.step
+            if not trainee.ranks.saves:
+                return
             snapshot = trainee.snapshot(facts)
+            if not self._writes:  # it was needed to put parts together, and is written by the first rank
+                return
             best = trainee.progress.best_step
             stall_s = time.perf_counter() - started_at_s
             self._writer.start(trainee.progress.step, lambda: self._write(snapshot, best), stall_s=stall_s, is_best=is_best)
@@ -47,12 +55,18 @@ class Keeper:
 
     def rehearse(self, trainee: Trainee, facts: dict[str, Any]) -> None:
         """The first checkpoint, written, read back and compared before any work could be lost; refuses where that fails."""
-        folder = checkpoint_folder(self._run, trainee.progress.step)
         started_at_s = time.perf_counter()
         expected = predicted_bytes(trainee)
-        files.require_free_space(self._run, expected * (self._keep + 2), "keeping the checkpoints of this run")
+        trainee.ranks.first_does(
+            lambda: files.require_free_space(self._run, expected * (self._keep + 2), "keeping the checkpoints of this run")
+        )
         self.save(trainee, facts)
+        trainee.ranks.first_does(lambda: self._look_at_first(trainee))
+        self._tell(CheckPassed(check="checkpoint_rehearsal", seen=float(expected), took_s=time.perf_counter() - started_at_s))
+
+    def _look_at_first(self, trainee: Trainee) -> None:
         self.finish()
+        folder = checkpoint_folder(self._run, trainee.progress.step)
         if self.failure:
             raise fault(
                 msg("a checkpoint cannot be written: {because}", because=self.failure),
@@ -60,6 +74,8 @@ class Keeper:
                 fix=msg("choose another disk with {option:code}", option="--out_dir"),
             )
         read = load(folder)
+        if trainee.ranks.is_sharded:
+            return  # this rank has only a part to compare with; every byte was compared with what was handed to the disk
         differing = [name for name, tensor in tensors_of(trainee.model).items() if not torch.equal(tensor.cpu(), read.model[name])]
         if differing:
             raise fault(
@@ -67,7 +83,6 @@ class Keeper:
                 where=msg("{folder:code}", folder=str(folder)),
                 fix=msg("choose another disk with {option:code}", option="--out_dir"),
             )
-        self._tell(CheckPassed(check="checkpoint_rehearsal", seen=float(expected), took_s=time.perf_counter() - started_at_s))
 
     def finish(self) -> None:
         """Waits until what was saved is on disk."""

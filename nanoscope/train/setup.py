@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from nanoscope import files
+from nanoscope.checkpoint import tensors_of
 from nanoscope.checkpoint.load import fill
+from nanoscope.checkpoint.tree import copied
 from nanoscope.config.fields import Config
 from nanoscope.errors import UserError, fault
 from nanoscope.message import msg
@@ -27,9 +29,10 @@ from nanoscope.record.events import Chosen, Event
 from nanoscope.sizing import flops_per_token, parameters, shape_of
 from nanoscope.sizing.memory import CHUNK_TOKENS, is_head_chunked, padded_vocab
 from nanoscope.train.begin import Beginning
-from nanoscope.train.feed import Feed, NanoGPTFeed, ShuffledFeed
+from nanoscope.train.feed import Feed, NanoGPTFeed, NanoGPTFeedTogether, ShuffledFeed
 from nanoscope.train.machine import Machine, choose_machine, with_peak
 from nanoscope.train.optimizers import build_optimizer
+from nanoscope.train.ranks import ALONE, Ranks
 from nanoscope.train.trainee import Progress, Trainee
 
 if TYPE_CHECKING:
@@ -43,18 +46,31 @@ class Workshop:
     vocab_size: int
     trainee: Trainee
     choices: dict[str, Any]  # what `auto` came to; a resumed run keeps them
+    built: Config | None = None  # the config with the file that a model of one's own is in
+
+    def whole_model(self) -> tuple[nn.Module, Machine]:
+        """The model for checks on it, and where it is. Of one that is spread over ranks a whole copy, in the computer's own memory."""
+        if not self.trainee.ranks.is_sharded:
+            return self.trainee.model, self.machine
+        state = torch.get_rng_state()
+        model = build(self.built or self.config, self.vocab_size)
+        torch.set_rng_state(state)
+        fill(model, copied(tensors_of(self.trainee.model)), msg("the weights of {name:code}", name=self.config.init_from))
+        return model, dataclasses.replace(self.machine, device=torch.device("cpu"))
 
 
 def set_up(
     config: Config, dataset: Dataset, beginning: Beginning, tell: Callable[[Event], None], initial: Mapping[str, Tensor] | None,
-    built: Config | None = None,
+    built: Config | None = None, ranks: Ranks = ALONE,
 ) -> Workshop:  # fmt: skip
     """Builds the trainee and brings it to where the run begins. `built`: the config with the file that a model of one's own is in."""
     checkpoint = beginning.checkpoint
     for choice in dataset.chosen:
         tell(Chosen(what=str(choice["what"]), value=choice["value"], because=str(choice["because"])))
     remembered = checkpoint.state["choices"] if checkpoint else {}
-    machine = with_peak(choose_machine(config, tell, remembered))
+    if remembered.get("ranks", 1) != ranks.size:
+        remembered = {key: value for key, value in remembered.items() if key != "threads"}  # cores are shared out anew
+    machine = with_peak(choose_machine(config, tell, remembered, ranks.local_rank))
     vocab_size = choose_vocab_size(config, dataset, tell)
     chunked = choose_chunked(config, vocab_size, tell, remembered.get("chunked_head"))
     torch.manual_seed(config.seed)
@@ -63,24 +79,30 @@ def set_up(
     model = build(built or config, vocab_size)
     if initial is not None:
         fill(model, dict(initial), msg("the weights of {name:code}", name=config.init_from))
-    model.to(machine.device)
+    is_sharded = begin_together(ranks, config, machine, vocab_size, tell)
+    if not is_sharded:
+        model.to(machine.device)
     with_loss = WithLoss(model, label_smoothing=config.label_smoothing, chunked=chunked, chunk=CHUNK_TOKENS)
+    if checkpoint:
+        refuse_other_tokenizer(checkpoint.state, dataset)
+    ranks.spread(with_loss, machine.device)
+    share = ranks.share(config)
     trainee = Trainee(
         model=model, with_loss=with_loss, run=with_loss, optimizer=build_optimizer(model, config),
         scaler=torch.amp.GradScaler(machine.device.type) if machine.needs_scaler else None,
-        feed=make_feed(config, dataset.train, machine.device), progress=Progress(), micro_batch=config.batch_size,
+        feed=make_feed(config, dataset.train, machine.device, ranks), progress=Progress(), micro_batch=share.size, ranks=ranks,
     )  # fmt: skip
     if checkpoint:
-        refuse_other_tokenizer(checkpoint.state, dataset)
         trainee.restore(checkpoint)
-        trainee.micro_batch = min(config.batch_size, checkpoint.state["micro_batch"])
+        trainee.micro_batch = min(share.size, checkpoint.state["micro_batch"])
     else:
         trainee.feed.prefetch(0)  # nanoGPT draws its first batch before its first evaluation
     choices = {
         "device": str(machine.device), "dtype": machine.dtype, "threads": machine.threads, "chunked_head": chunked,
-        "compile": remembered.get("compile"),
+        "compile": remembered.get("compile"), "ranks": ranks.size,
     }  # fmt: skip
-    return Workshop(config, machine, vocab_size, trainee, choices)
+    trainee.run = ranks.wrapped(with_loss, trainee.optimizer)
+    return Workshop(config, machine, vocab_size, trainee, choices, built)
 
 
 def choose_vocab_size(config: Config, dataset: Dataset, tell: Callable[[Event], None]) -> int:
@@ -108,10 +130,42 @@ def choose_chunked(config: Config, vocab_size: int, tell: Callable[[Event], None
     return value
 
 
-def make_feed(config: Config, tokens: np.ndarray, device: torch.device) -> Feed:
+def begin_together(ranks: Ranks, config: Config, machine: Machine, vocab_size: int, tell: Callable[[Event], None]) -> bool:
+    """Opens the connections between ranks; True where the model is sharded over them."""
+    if ranks.size == 1:
+        return False
+    is_sharded = ranks.first_does(lambda: choose_engine(config, machine, vocab_size, tell)) == "fsdp"
+    share = ranks.share(config)
+    if share.size != config.batch_size:
+        because = f"{config.gradient_accumulation_steps} micro-batches do not divide by {ranks.size} ranks; tokens per update stay"
+        tell(Chosen(what="micro-batch of a rank", value=share.size, because=because))
+    ranks.begin(config, machine.device, is_sharded=is_sharded)
+    return is_sharded
+
+
+def choose_engine(config: Config, machine: Machine, vocab_size: int, tell: Callable[[Event], None]) -> str:
+    """`ddp` where the weights, gradients and moments fit on one device with room for the rest; else `fsdp`."""
+    if config.engine != "auto":
+        return config.engine
+    value, because = "ddp", "the model fits on each device"
+    with contextlib.suppress(UserError):  # a user's own model: its size is not known from its config
+        needed = STATE_BYTES * parameters(shape_of(config, vocab_size)).total
+        if machine.memory_bytes and machine.device.type == "cuda" and needed > STATE_FRAC * machine.memory_bytes:
+            value, because = "fsdp", f"weights, gradients and moments are {needed} bytes, and a device has {machine.memory_bytes}"
+    tell(Chosen(what="engine", value=value, because=because))
+    return value
+
+
+STATE_BYTES = 16  # per parameter: weight, gradient and Adam's two moments in float32
+STATE_FRAC = 0.7  # of a device's memory; the rest is for activations
+
+
+def make_feed(config: Config, tokens: np.ndarray, device: torch.device, ranks: Ranks = ALONE) -> Feed:
+    if config.data_order == "nanogpt" and ranks.size > 1:
+        return NanoGPTFeedTogether(tokens, config, ranks.share(config), device)
     if config.data_order == "nanogpt":
         return NanoGPTFeed(tokens, config.block_size, config.batch_size, device)
-    return ShuffledFeed(tokens, config.block_size, config.batch_size, config.seed, device)
+    return ShuffledFeed(tokens, config.block_size, ranks.share(config).size, config.seed, device)
 
 
 def refuse_other_tokenizer(state: Mapping[str, Any], dataset: Dataset) -> None:
@@ -133,7 +187,8 @@ def facts_of(workshop: Workshop, dataset: Dataset, came_from: Mapping[str, str],
         "preset": preset,
         "data": data_facts(dataset),
         "machine": {
-            "hardware": machine.hardware, "device": str(machine.device), "devices": 1, "dtype": machine.dtype, "threads": machine.threads,
+            "hardware": machine.hardware, "device": str(machine.device), "devices": workshop.trainee.ranks.size,
+            "dtype": machine.dtype, "threads": machine.threads,
             "memory_bytes": machine.memory_bytes, "peak_flops": machine.peak_flops, "peak_origin": machine.peak_origin,
             "platform": platform.platform(),
         },
@@ -142,6 +197,7 @@ def facts_of(workshop: Workshop, dataset: Dataset, came_from: Mapping[str, str],
         },
         "sizes": sizes_of(workshop.trainee.model, config, workshop.vocab_size),
         "parent": parent,
+        "launch": workshop.trainee.ranks.launch,
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from nanoscope.train.clock import Clock
 from nanoscope.train.guards import clip, first_bad_layer, global_norm, is_finite
 from nanoscope.train.machine import Machine
 from nanoscope.train.optimizers import set_rate
+from nanoscope.train.ranks import Pace
 from nanoscope.train.trainee import Trainee
 
 
@@ -29,6 +30,7 @@ class Update:
     clipped: bool
     took_s: float
     data_s: float
+    pace: Pace
     micro_norms: list[Number] | None = None
     loss_scale: float | None = None
     bad: str = ""  # "", "loss" or "gradient"
@@ -45,8 +47,10 @@ def take_update(trainee: Trainee, config: Config, machine: Machine, clock: Clock
     scale = scaler.get_scale() if scaler else None
     if scaler:
         scaler.unscale_(trainee.optimizer)
+        trainee.ranks.same_everywhere(scaler, trainee.optimizer)
     gradients = [parameter.grad for parameter in trainee.parameters if parameter.grad is not None]
-    loss, norm = on_host(gathered.loss, global_norm(gradients))
+    own_loss, norm = on_host(gathered.loss, global_norm(gradients))
+    loss = trainee.ranks.mean(own_loss)
     bad = "loss" if not is_finite(loss) else "gradient" if not is_finite(norm) else ""
     layer = first_bad_layer(trainee.model.named_parameters()) if bad else ""
     clipped = False
@@ -61,9 +65,11 @@ def take_update(trainee: Trainee, config: Config, machine: Machine, clock: Clock
     progress.sample += tokens // config.block_size
     progress.tokens_seen += tokens if not bad else 0
     progress.tries += 1
+    pace = trainee.ranks.after_update(progress.step, time.perf_counter() - started_at_s, gathered.micro_norms)
+    norms = pace.micro_norms if pace.micro_norms is not None else gathered.micro_norms
     return Update(
         loss=loss, grad_norm=norm, rate=rate, clipped=clipped, took_s=time.perf_counter() - started_at_s, data_s=gathered.data_s,
-        micro_norms=[value / (scale or 1.0) for value in gathered.micro_norms] or None, loss_scale=scale, bad=bad, bad_layer=layer,
+        pace=pace, micro_norms=[value / (scale or 1.0) for value in norms] or None, loss_scale=scale, bad=bad, bad_layer=layer,
     )  # fmt: skip
 
 
@@ -76,32 +82,36 @@ class Gathered:
 
 def gather_gradients(trainee: Trainee, config: Config, machine: Machine, clock: Clock, check: Callable[[], None]) -> Gathered:
     """Adds up in `.grad` the gradient of the mean loss over all micro-batches."""
-    progress, scaler = trainee.progress, trainee.scaler
-    count, size = config.gradient_accumulation_steps, config.batch_size
+    progress, scaler, ranks = trainee.progress, trainee.scaler, trainee.ranks
+    share = ranks.share(config)
+    count, size = share.count, share.size
+    check = ranks.check(check)
     is_whole = trainee.micro_batch >= size
-    norms = MicroNorms(trainee.parameters) if count > 1 and is_whole else None
+    norms = MicroNorms(trainee.parameters) if count > 1 and is_whole and not ranks.is_sharded else None
     total: Tensor | None = None
     data_before_s = clock.spent_s("data")
     for number in range(count):
-        sample = progress.sample + number * size
+        sample = progress.sample + share.first + number * share.stride
         with clock.part("data"):
             x, y = trainee.feed.take(sample)
         pieces = [(x, y)] if is_whole else list(zip(x.split(trainee.micro_batch), y.split(trainee.micro_batch), strict=True))
         for place, (idx, targets) in enumerate(pieces):
             check()
+            is_last_piece = place == len(pieces) - 1
             trainee.feed.seed_dropout(sample + place * trainee.micro_batch)
-            with machine.autocast():
-                losses = trainee.run(idx, targets)
-            if place == len(pieces) - 1:
-                with clock.part("data"):  # while the device still computes
-                    trainee.feed.prefetch(sample + size)
-            share = count * size / len(idx)  # exactly the number of micro-batches where none was cut
-            objective = losses.objective / share if share != 1 else losses.objective
-            (scaler.scale(objective) if scaler else objective).backward()
-            plain = losses.plain.detach() / share if share != 1 else losses.plain.detach()
+            with ranks.micro_batch(trainee.run, is_last=is_last_piece and number == count - 1):
+                with machine.autocast():
+                    losses = trainee.run(idx, targets)
+                if is_last_piece:
+                    with clock.part("data"):  # while the device still computes
+                        trainee.feed.prefetch(sample + share.stride)
+                parts = count * size / len(idx)  # exactly the number of micro-batches where none was cut
+                objective = losses.objective / parts if parts != 1 else losses.objective
+                (scaler.scale(objective) if scaler else objective).backward()
+            plain = losses.plain.detach() / parts if parts != 1 else losses.plain.detach()
             total = plain if total is None else total + plain
         if norms:
-            norms.close(share)
+            norms.close(parts)
     assert total is not None
     return Gathered(total, clock.spent_s("data") - data_before_s, norms.take() if norms else [])
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 FILE_LOOKED_FOR_EVERY_S = 0.25
+ECHO_S = 5.0
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
 
 
@@ -29,6 +30,8 @@ class StopRequest:
         self._file = stop_file
         self._file_seen = False
         self._look_again_at_s = 0.0
+        self.is_echo_ignored = False  # a second signal right after the first is the same request, passed on by a launcher
+        self._signalled_at_s = 0.0
 
     @property
     def is_made(self) -> bool:
@@ -39,18 +42,24 @@ class StopRequest:
         return signal.Signals(self.signal).name if self.signal is not None else "stop requested"
 
     def check(self) -> None:
-        """Raises Stopped if anybody asked. Cheap enough for every micro-batch: the disk is looked at four times a second."""
+        """Raises Stopped if anybody asked."""
+        if self.is_asked():
+            raise Stopped
+
+    def is_asked(self) -> bool:
+        """Whether anybody asked. Cheap enough for every micro-batch: the disk is looked at four times a second."""
         now_s = time.monotonic()
         if self.signal is None and now_s >= self._look_again_at_s:
             self._look_again_at_s = now_s + FILE_LOOKED_FOR_EVERY_S
             self._file_seen = self._file_seen or self._file.exists()
-        if self.is_made:
-            raise Stopped
+        return self.is_made
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
+            if self.is_echo_ignored and time.monotonic() - self._signalled_at_s < ECHO_S:
+                return
             os._exit(128 + number)
-        self.signal = number
+        self.signal, self._signalled_at_s = number, time.monotonic()
 
 
 @contextlib.contextmanager

@@ -15,10 +15,12 @@ from torch import nn
 
 from nanoscope.checkpoint import Checkpoint, Snapshot, tensors_of
 from nanoscope.checkpoint.load import cropped, fill
+from nanoscope.checkpoint.sharded import spread_like
 from nanoscope.checkpoint.tree import copied
 from nanoscope.message import msg
 from nanoscope.model.loss import WithLoss
 from nanoscope.train.feed import Feed
+from nanoscope.train.ranks import ALONE, Ranks
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Trainee:
     progress: Progress
     micro_batch: int  # sequences that go through the model at once; `batch_size` until memory runs out
     step_start: dict[str, Any] = field(default_factory=dict)  # the feed's state when the current step began
+    ranks: Ranks = ALONE
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
@@ -87,7 +90,8 @@ class Trainee:
         for index, moments in saved["state"].items():
             for key, value in moments.items():
                 if isinstance(value, torch.Tensor) and value.dim():
-                    moments[key] = cropped(self.model, names[id(order[index])], value, order[index].shape)
+                    whole = cropped(self.model, names[id(order[index])], value, order[index].shape)
+                    moments[key] = spread_like(order[index], whole)
         self.optimizer.load_state_dict(saved)
         for group, settings in zip(self.optimizer.param_groups, ours, strict=True):
             group.update(settings)

@@ -43,6 +43,7 @@ NAMES = (
     "drift",
     "out_of_memory",
     "waiting",
+    "ranks",
     "reading",
 )
 """The modules of this package, in the order in which a reader would look."""

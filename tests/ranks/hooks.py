@@ -1,0 +1,57 @@
+"""Faults that are put into one rank, by name, for tests."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+import nanoscope.train.step as step_module
+from nanoscope.train.ranks import Ranks
+
+_gather = step_module.gather_gradients
+
+
+def slow_rank_1(ranks: Ranks) -> None:
+    """Rank 1 takes 60 ms longer for its gradients."""
+    _before_gradients(ranks, 1, lambda step: time.sleep(0.06))
+
+
+def drifting_rank_1(ranks: Ranks) -> None:
+    """One weight of rank 1 changes by the smallest amount after step 7."""
+
+    def gather(trainee, *rest):
+        if ranks.rank == 1 and trainee.progress.step == 7:
+            with torch.no_grad():
+                weight = next(trainee.model.parameters()).view(-1)
+                weight[3] = torch.nextafter(weight[3], torch.tensor(10.0, dtype=weight.dtype))
+        return _gather(trainee, *rest)
+
+    step_module.gather_gradients = gather
+
+
+def hanging_rank_1(ranks: Ranks) -> None:
+    """Rank 1 stays in step 5 for a minute."""
+    _before_gradients(ranks, 1, lambda step: time.sleep(60) if step == 5 else None)
+
+
+def failing_rank_1(ranks: Ranks) -> None:
+    def fail(step: int) -> None:
+        if step == 3:
+            raise ValueError("a fault of rank 1")
+
+    _before_gradients(ranks, 1, fail)
+
+
+def paced(ranks: Ranks) -> None:
+    """Every update takes at least 30 ms, so that there is time to kill somebody."""
+    _before_gradients(ranks, None, lambda step: time.sleep(0.03))
+
+
+def _before_gradients(ranks: Ranks, rank: int | None, work) -> None:
+    def gather(trainee, *rest):
+        if rank is None or ranks.rank == rank:
+            work(trainee.progress.step)
+        return _gather(trainee, *rest)
+
+    step_module.gather_gradients = gather

@@ -1,0 +1,87 @@
+"""The result does not depend on the number of ranks, nor on whether each has the whole model or a part of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from groups import trained
+from small import digests, evaluations_of, events_of, losses_of
+from torch import equal
+
+from nanoscope.checkpoint import load
+from nanoscope.record.layout import checkpoint_folder
+
+pytestmark = pytest.mark.heavy
+
+COMMON = {"max_iters": 50, "lr_decay_iters": 50, "eval_interval": 25, "eval_iters": 5, "gradient_accumulation_steps": 4}
+KINDS = {
+    "gpt2": COMMON,
+    "modern": COMMON | {"arch": "modern", "optimizer": "muon", "ngram_rows": 32, "weight_decay": 0.01},
+    "nanogpt_order": COMMON | {"data_order": "nanogpt", "max_iters": 20, "eval_interval": 10},
+    "one_micro_batch": COMMON | {"gradient_accumulation_steps": 1, "max_iters": 20, "eval_interval": 10, "bias": True},
+    "chunked_smoothed": COMMON | {"chunked_head": True, "label_smoothing": 0.1, "max_iters": 20, "eval_interval": 10},
+}
+ENGINES = ("ddp", "fsdp")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["float64", "float32"])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
+    """Each kind trained by one process, and by two and four with both engines; each group of processes does all of its runs."""
+    base = tmp_path_factory.mktemp("equal")
+    kinds = {name: changes | ({} if request.param else {"max_iters": 10, "eval_interval": 5}) for name, changes in KINDS.items()}
+    trained(1, {base / name: changes for name, changes in kinds.items()}, float64=request.param)
+    for size in (2, 4):
+        jobs = {base / f"{name}-{size}-{engine}": changes | {"engine": engine} for name, changes in kinds.items() for engine in ENGINES}
+        trained(size, jobs, float64=request.param)
+    return base, request.param
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_one_process(kind: str, size: int, engine: str, runs: tuple[Path, bool]):
+    base, is_float64 = runs
+    one, many = base / kind, base / f"{kind}-{size}-{engine}"
+    limit = 1e-9 if is_float64 else 1e-5
+    alone, together = losses_of(one), losses_of(many)
+    assert together.keys() == alone.keys()
+    for step, (loss, norm) in alone.items():
+        assert together[step][0] == pytest.approx(loss, abs=limit), f"loss of step {step}"
+        assert together[step][1] == pytest.approx(norm, abs=20 * limit), f"gradient norm of step {step}"
+    assert evaluations_of(one).keys() == evaluations_of(many).keys()
+    for which, losses in evaluations_of(one).items():
+        assert evaluations_of(many)[which] == pytest.approx(losses, abs=max(limit, 1e-6)), which  # told in float32
+    if engine == "ddp":
+        told = [event for event in events_of(many) if event["event"] == "step_taken"]
+        assert all(len(event["rank_s"]) == len(event["rank_busy_s"]) == size for event in told)
+        if KINDS[kind]["gradient_accumulation_steps"] > 1:
+            norms = [event["micro_norms"] for event in told]
+            expected = [event["micro_norms"] for event in events_of(one) if event["event"] == "step_taken"]
+            assert norms[0] == pytest.approx(expected[0], rel=1e-4)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["gpt2", "modern"])
+def test_a_checkpoint_loads_on_any_number_of_ranks_and_either_engine(kind: str, tmp_path: Path):
+    """1 -> 2 -> 4 -> 1, back and forth between the engines. What is loaded and saved again, nothing done in between, keeps every bit."""
+    run = tmp_path / "run"
+    config = KINDS[kind] | {"eval_interval": 4, "keep_checkpoints": 20, "max_iters": 4, "lr_decay_iters": 16}
+    trained(1, {run: config})
+    last = 4
+    for size, engine in ((2, "fsdp"), (4, "ddp"), (2, "ddp"), (4, "fsdp"), (1, "ddp")):
+        before = load(checkpoint_folder(run, last))
+        copy = tmp_path / f"copy-{last}-{size}-{engine}"
+        trained(size, {copy: config | {"engine": engine, "max_iters": 0, "init_from_run": f"{run}@{last}"}})
+        after = load(checkpoint_folder(copy, last))
+        assert before.model.keys() == after.model.keys()
+        assert all(equal(before.model[name], after.model[name]) for name in before.model)
+        assert digests(run, last) == digests(copy, last)
+        last += 2
+        trained(size, {run: config | {"engine": engine, "max_iters": last}})
+    whole = tmp_path / "whole"
+    trained(1, {whole: config | {"max_iters": last}})
+    alone, parts = losses_of(whole), losses_of(run)
+    assert parts.keys() == alone.keys()
+    assert all(parts[step][0] == pytest.approx(loss, abs=1e-5) for step, (loss, _) in alone.items())

@@ -1,0 +1,158 @@
+"""As users start it: torchrun, `--devices`, restarts after a rank died, signals to the launcher; and twenty random kills."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small import digests, events_of, losses_of
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
+from tiny import SETTINGS, make_data
+
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+STEPS = 60
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    make_data(tmp_path)
+    return tmp_path
+
+
+def words(run: str, *more: str) -> list[str]:
+    settings = [word for word in SETTINGS if not word.startswith(("--threads", "--max_iters", "--gradient_accumulation", "--lr_decay"))]
+    return ["train", *settings, "--gradient_accumulation_steps=2", f"--max_iters={STEPS}", f"--lr_decay_iters={STEPS}",
+            "--checkpoint_interval=5", "--eval_interval=20", "--sample_interval=0", f"--out_dir={run}", "--log_interval=10", *more]  # fmt: skip
+
+
+def devices(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nanoscope", *arguments, "--devices=2", "--max_restarts=30"]
+
+
+def torchrun(*arguments: str) -> list[str]:
+    return [*TORCHRUN, "--max-restarts=30", "-m", "nanoscope", *arguments]
+
+
+def start(command: list[str], here: Path) -> subprocess.Popen:
+    return subprocess.Popen(command, cwd=here, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def done(command: list[str], here: Path) -> str:
+    process = start(command, here)
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.mark.parametrize("launched", [devices, torchrun])
+def test_one_rank_speaks_and_the_run_is_that_of_one_process(launched, here: Path):
+    said = done(launched(*words("many")), here)
+    assert said.count("step 0: train loss") == 1 and said.count("# many is done") == 1
+    done([sys.executable, "-m", "nanoscope", *words("one")], here)
+    one, many = losses_of(here / "one"), losses_of(here / "many")
+    assert many.keys() == one.keys()
+    assert all(many[step][0] == pytest.approx(loss, abs=2e-4) for step, (loss, _) in one.items())
+
+
+def test_mistakes_are_told_once(here: Path):
+    process = start(devices(*words("run"), "--batch_size=5", "--gradient_accumulation_steps=1"), here)
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == 1
+    assert said.count("cannot be divided equally over 2 ranks") == 1 and "Traceback" not in said
+    process = start(devices(*words("run"), "--learning_rate=-1"), here)
+    assert process.communicate(timeout=100)[0].count("learning_rate = -1") == 1
+
+
+@pytest.mark.parametrize("launched", [devices, torchrun])
+def test_a_signal_to_the_launcher_saves_and_stops_everywhere(launched, here: Path):
+    process = start(launched(*words("run", "--max_iters=100000")), here)
+    wait_for_step(here / "run", 8)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode != 0
+    ended = [event for event in events_of(here / "run") if event["event"] == "run_ended"]
+    assert [event["why"] for event in ended] == ["stopped"], said
+    assert (here / "run" / "checkpoints" / f"step-{ended[0]['step']:06d}" / "manifest.json").is_file()
+    assert not ranks_of(process.pid)
+
+
+@pytest.mark.parametrize("launched", [devices, torchrun])
+def test_a_rank_that_dies_is_replaced_and_training_goes_on_by_itself(launched, here: Path):
+    whole = done(devices(*words("whole")), here)
+    assert "whole is done" in whole
+    process = start(launched(*words("run")), here)
+    wait_for_step(here / "run", 12)
+    os.kill(random.choice(ranks_of(process.pid)), signal.SIGKILL)
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    assert max(event.get("attempt", 1) for event in events_of(here / "run")) == 2
+    assert digests(here / "run", STEPS) == digests(here / "whole", STEPS)
+    assert losses_of(here / "run") == losses_of(here / "whole")
+
+
+@pytest.mark.timeout(900)
+def test_twenty_random_kills_of_ranks_and_launchers_change_no_bit(here: Path):
+    """A killed rank is replaced by its launcher; a killed launcher is started again, as a scheduler would."""
+    done(devices(*words("whole")), here)
+    draw = random.Random(7)
+    kills, process = 0, start(devices(*words("run", "--init_from=auto")), here)
+    while kills < 20:
+        try:
+            process.wait(timeout=draw.uniform(3.0, 9.0))
+        except subprocess.TimeoutExpired:
+            victims = ranks_of(process.pid)
+            if draw.random() < 0.3 or not victims:
+                process.kill()
+                process.communicate()
+                wait_until_gone(victims)
+            else:
+                os.kill(draw.choice(victims), signal.SIGKILL)
+            kills += 1
+        if process.poll() is not None and kills < 20:
+            is_over = (here / "run" / "checkpoints" / f"step-{STEPS:06d}").exists()
+            if is_over:
+                break
+            process = start(devices(*words("run", "--init_from=auto")), here)
+    if process.poll() is None:
+        process.communicate(timeout=200)
+    if not (here / "run" / "checkpoints" / f"step-{STEPS:06d}").exists():
+        done(devices(*words("run", "--init_from=auto")), here)
+    assert kills >= 10
+    assert digests(here / "run", STEPS) == digests(here / "whole", STEPS)
+    assert losses_of(here / "run") == losses_of(here / "whole")
+
+
+def ranks_of(launcher: int) -> list[int]:
+    import psutil
+
+    try:
+        children = psutil.Process(launcher).children(recursive=True)
+        return [child.pid for child in children if "nanoscope" in " ".join(child.cmdline()) and "RANK" in child.environ()]
+    except psutil.Error:
+        return []
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    import psutil
+
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in processes if psutil.pid_exists(pid)], timeout=60)
+    assert not alive, "ranks whose launcher is gone stop by themselves"
+
+
+def wait_for_step(run: Path, step: int) -> None:
+    until_s = time.monotonic() + 120
+    while time.monotonic() < until_s:
+        if (run / "events.jsonl").exists() and (run / "events.jsonl").read_bytes().count(b'"step_taken"') >= step:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run did not begin")
