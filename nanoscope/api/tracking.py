@@ -67,7 +67,7 @@ class Tracking:
         self.name, self.folder, self._emit = tracker, folder, emit
         self._process: subprocess.Popen | None = None
         self._step = 0
-        self._has_ended = self._is_told = self._was_killed = False
+        self._has_ended = self._is_shown = self._is_told = self._was_killed = False
         self._grace_s = FINISHING_S
 
     def __call__(self, event: e.Event) -> None:
@@ -79,11 +79,14 @@ class Tracking:
             self._grace_s = FINISHING_S if event.why == "finished" else STOPPING_S
 
     def tick(self) -> None:
-        """Says so at once, and only once, when the tracker is not coming along."""
+        """Says once where the run can be looked at, and once when the tracker is not coming along."""
         if self._process is None or self._is_told or self._has_ended:
             return
         kept = self._kept()
         because = str(kept.get("because") or "")
+        if kept.get("look") and not self._is_shown:
+            self._is_shown = True
+            self._emit(e.Chosen(what=self.name, value=str(kept["look"]), because="the run is sent there as it goes on"))
         if self._process.poll() is not None or because:
             self._is_told = True
             claim = f"{self.name}: {because or 'it ended by itself'}"

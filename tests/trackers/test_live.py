@@ -133,6 +133,7 @@ def test_a_tracker_that_raises_is_told_of_at_once_and_at_the_end(at: str, fake, 
 def test_a_tracker_that_is_well_gets_everything_and_nothing_is_said(fake, tmp_path: Path):
     calls = fake("nowhere", "0")
     listeners, tracker = begun(tmp_path / "run")
+    wait_for(lambda: tracker._is_shown)
     for event in [*made.around(0), *made.events(1, 30), made.ended(30)]:
         listeners.emit(event)
     wait_for(lambda: tracker._has_ended)
@@ -140,6 +141,8 @@ def test_a_tracker_that_is_well_gets_everything_and_nothing_is_said(fake, tmp_pa
     assert listeners.close() == [] and tracker.told() is None
     assert (calls / "rows").read_text().split() == [str(k) for k in range(31)]
     assert (calls / "finish").exists()
+    chosen = [mark.text for mark in read_run(tmp_path / "run").marks if mark.kind == "chosen"]
+    assert chosen == ["wandb = https://wandb.example/run: the run is sent there as it goes on"]
 
 
 def test_a_tracker_process_ends_when_the_training_is_killed(fake, tmp_path: Path):

@@ -49,7 +49,7 @@ class Trackio:
         texts = {name: self._trackio.Markdown(text) for name, text in ending.texts.items()}
         self._run.log({**summary, **texts}, step=self._last_step)
         with contextlib.redirect_stdout(io.StringIO()):
-            self._run.finish()
+            self._trackio.finish()  # and not the run's own: Python's end would finish it once more
         self.complaints = [str(warning.message) for warning in self._warnings]
         self._warned.__exit__(None, None, None)
 
