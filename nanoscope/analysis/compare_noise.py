@@ -127,6 +127,7 @@ eight repeats of a 2 x 64 model at 0.8 M characters. Between the two the share i
 WANDERING = 1.9
 """Spread between repeats over the sway of their difference from evaluation to evaluation: seeds of three small models, at every step of
 their runs (bench/compare_noise.py)."""
+NEAR_BIGRAM = 0.12  # nats
 PLACES, FEWEST_PLACES = 9, 6  # evaluations of the last third that the sway is taken from
 
 
@@ -134,7 +135,7 @@ def known_spread(a: Side, b: Side, step_a: float, step_b: float) -> tuple[float,
     """Standard deviation between repeats of one run: from how the two wander against each other where both were evaluated on the same
     batches on the way there, else as far as runs of this kind have been repeated."""
     sway = sway_between(a, b, step_a) if step_a == step_b else None
-    if sway is not None:
+    if sway is not None and not _are_near_bigram(a, b, step_a):
         spread = max(SEED_SPREAD, WANDERING * sway)
         return spread, msg(
             "spread between repeats by how the two wander against each other from evaluation to evaluation, {spread:nats}", spread=spread
@@ -157,6 +158,14 @@ def sway_between(a: Side, b: Side, step: float) -> float | None:
     # Each move is of two places of a difference of two runs: four independent errors, were there no memory.
     runs = 1 / len(a.cases) + 1 / len(b.cases)
     return float(np.std(moves, ddof=1) / math.sqrt(2 * runs))
+
+
+def _are_near_bigram(a: Side, b: Side, step: float) -> bool:
+    """Repeats leave the bigram level sooner or later, and whole curves are shifted by that: no sway shows it."""
+    bigram, vals_a, vals_b = a.case.bigram_nats, a.val_at(step), b.val_at(step)
+    if bigram is None or vals_a is None or vals_b is None:
+        return False
+    return abs((vals_a.mean() + vals_b.mean()) / 2 - bigram) < NEAR_BIGRAM
 
 
 def _same_batches(a: Side, b: Side, step: float) -> bool:
