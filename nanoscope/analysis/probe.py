@@ -47,8 +47,8 @@ CLEAR = 2.5
 SMALLEST_WORTH = 0.02
 """Nats. An expected gain below this is not called a cause: repeats of such a run differ by as much."""
 BRANCH_SPREAD = 0.004
-"""Nats by which two branches differ that should be equal, beyond the error of the evaluation: a short branch ends where its last batches
-leave it. Measured: bench/probes.py spread."""
+"""Nats by which two branches may differ that should be equal, beyond the error of the evaluation: a short branch ends where its last batches
+leave it. Between branches that share their batches it is small; bench/probes.py shows whether sound runs stay below what follows from it."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ def paired_gain(unchanged: np.ndarray, changed: np.ndarray) -> tuple[float, floa
 
 @dataclass(frozen=True)
 class Growth:
-    """How a gain seen in a short branch goes on: times so much by the end, and within so much, as was seen in runs where it was really
-    made (bench/probes.py growth)."""
+    """How a gain seen in a short branch goes on: times so much by the end, and within so much. Whether the intervals hold is measured by
+    bench/probes.py, where the changes are really made."""
 
     low: float
     middle: float

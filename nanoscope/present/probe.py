@@ -41,11 +41,11 @@ def blocks_of(answer: Answer, lang: str = "en") -> list[Block]:
     for question, because in answer.not_asked:
         words = msg("not asked: {question:code}, because {because}", question=question, because=because)
         blocks.append(Block(tied(words, lang), "note", mark="- "))
+    share = answer.cost / answer.run_cost if answer.run_cost else 0.0
     told = msg(
-        "All of it cost {share:share} of what the run costs ({took:seconds}). The branches are runs: {command:code}",
-        share=answer.cost / answer.run_cost if answer.run_cost else 0.0, took=answer.took_s, command=f"nanoscope runs {answer.run}/probes",
-    )  # fmt: skip
-    return [*blocks, Block(tied(told, lang), "note")]
+        "All of it cost {share:share} of what the run costs ({took:seconds}). The branches are runs:", share=share, took=answer.took_s
+    )
+    return [*blocks, Block(tied(told, lang), "note"), Block(f"nanoscope runs {answer.run}", "command", indent=2)]
 
 
 def _headline(answer: Answer, lang: str) -> list[Block]:

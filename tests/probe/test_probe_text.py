@@ -1,0 +1,52 @@
+"""The words of an answer, whole."""
+
+from __future__ import annotations
+
+from nanoscope.analysis.probe import Answer, Effect, Reading, ranked
+from nanoscope.api.probe.keep import as_plain
+from nanoscope.message import msg
+from nanoscope.present.blocks import plain
+from nanoscope.present.probe import blocks_of
+
+RATE = Effect(
+    "rate_too_high", "rate", msg("the learning rate falls to zero over {count:count} updates", count=30), 0.0812, 0.0061, 0.0812, 0.035, 0.186,
+    37.0, 1.5, "nanoscope train runs/a/probes/000720-rate_too_high.toml", "runs/a/probes/000720-rate-to-zero",
+)  # fmt: skip
+SIZE = Effect("model_too_small", "size", msg("twice as wide"), 0.01, 0.005, -0.05, -0.1, 0.01, 133.0)
+LEAK = Effect("mask_leak", "numbers", msg("predictions change"), -2.1, 0.1, -2.1, -2.3, -1.9, 1.0, is_fact=True)
+
+
+def answer(*effects: Effect, **more) -> Answer:
+    return Answer("runs/a", 720, 480, False, ranked(effects), costs={"rate": 120.0}, run_cost=1200.0, took_s=18.0, **more)
+
+
+def test_the_cause_comes_first_with_its_numbers_and_what_to_type():
+    said = plain(blocks_of(answer(SIZE, RATE, readings=(Reading("rate", msg("a reading")),))), 100)
+    assert said.startswith(
+        """What limits runs/a at step 720
+
+Limiting cause: the learning rate is too high at the end.
+  the learning rate falls to zero over 30 updates: 0.0812 ± 0.0061 nats in the branch; 0.08 [0.04 …
+  0.19] by the end.
+
+cause                                       gain in the branch            by the end   cost
+* the learning rate is too high at the end     0.0812 ± 0.0061    0.08 [0.04 … 0.19]   3.1%
+  the model is too small                       0.0100 ± 0.0050  -0.05 [-0.10 … 0.01]  11.1%
+"""
+    )
+    assert "  nanoscope train runs/a/probes/000720-rate_too_high.toml\n" in said and "- a reading" in said
+
+
+def test_a_run_with_nothing_wrong_is_said_to_have_nothing_wrong():
+    assert "Nothing is wrong that these probes can see." in plain(blocks_of(answer(SIZE)), 100)
+    assert as_plain(answer(SIZE))["first"] is None
+
+
+def test_a_certain_fault_is_named_before_the_largest_gain():
+    assert "Limiting cause: the model sees the tokens that it is to predict." in plain(blocks_of(answer(RATE, LEAK)), 100)
+    assert as_plain(answer(RATE, LEAK))["first"] == "mask_leak"
+
+
+def test_the_answer_is_there_in_hindi():
+    said = plain(blocks_of(answer(RATE), "hi"), 100)
+    assert "अंत में learning rate बहुत ऊँची है" in said and "Limiting" not in said
