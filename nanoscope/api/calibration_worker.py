@@ -68,8 +68,8 @@ def answer(config: Config, vocab_size: int, dataset: str, budget_s: float, start
 
     assert loop
     machine = choose_machine(config, lambda event: None)
-    peak = alone(machine, lambda: measured_peak(machine))
     imported_s = time.time() - started_at_s
+    peak = alone(machine, lambda: measured_peak(machine))
     base = peak_bytes(machine)
     config = dataclasses.replace(
         config, init_from="scratch", vocab_size=vocab_size, compile=False if machine.device.type == "cpu" else config.compile
