@@ -156,8 +156,10 @@ class Run:
         return tables[of].to_pandas()
 
     def to_pandas(self) -> Any:
-        """Both in one DataFrame by step, an evaluation's columns beside those of its update."""
-        return self.steps.to_pandas().set_index("step").join(self.evals.to_pandas().set_index("step"), rsuffix="_eval", how="outer")
+        """Both in one DataFrame by step, an evaluation's columns beside those of its update; where both have one of a name (`took_s`), the
+        evaluation's is called `eval_took_s`."""
+        steps, evals = self.steps.to_pandas().set_index("step"), self.evals.to_pandas().set_index("step")
+        return steps.join(evals.rename(columns={name: f"eval_{name}" for name in evals.columns if name in steps.columns}), how="outer")
 
     def model(self, step: int | None = None, *, best: bool = False, device: str = "auto") -> Model:
         """The trained model: of a step, of the best evaluation, or the newest."""

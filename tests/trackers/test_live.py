@@ -243,3 +243,19 @@ def test_a_resumed_training_goes_on_in_the_same_tracker_run(tracker: str, data: 
     vals = {step: value for (step, name), value in numbers.items() if name == "val/loss"}
     assert list(vals) == [0, 10, 20, 30] and list(vals.values()) == pytest.approx(run.evals.val.tolist(), rel=1e-7)
     assert json.loads((data / "trackers" / f"{tracker}.json").read_text())["state"] == "finished"
+
+
+def test_a_missing_library_is_an_error_for_who_types_it_and_a_note_for_a_config_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from nanoscope.api import tracking
+    from nanoscope.config.load import load
+    from nanoscope.errors import UserError
+
+    monkeypatch.setattr(tracking, "is_installed", lambda name: False)
+    with pytest.raises(UserError) as raised:
+        tracking.check_trackers(load("quickstart", [("wandb_log", "True")]))
+    assert str(raised.value.faults[0].fix) == "run pip install 'nanoscope[wandb]'"
+    (tmp_path / "train_plays.py").write_text("wandb_log = True\nwandb_project = 'plays'\n")
+    settings = load(str(tmp_path / "train_plays.py"))
+    (note,) = tracking.check_trackers(settings)
+    assert note.args["send"] == "nanoscope send RUN --to=wandb"
+    assert tracking.tracking(settings.config, tmp_path, lambda event: None) == []
