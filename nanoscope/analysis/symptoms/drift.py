@@ -26,7 +26,7 @@ from nanoscope.analysis import places
 from nanoscope.analysis.case import Case
 from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
 from nanoscope.analysis.pace import ordinary
-from nanoscope.analysis.statistics import MAD_TO_SD, Shift, change_point, trend
+from nanoscope.analysis.statistics import BLOCKS, MAD_TO_SD, Shift, block_medians, change_point, trend
 from nanoscope.message import Message, msg
 
 CODES = ("throttling_suspected", "step_time_schedule")
@@ -74,7 +74,8 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     )
     yield Finding(
         "throttling_suspected",
-        "likely" if drifts or not case.is_cpu else "possible",  # a processor that is suddenly shared is nobody's fault
+        # A processor that is suddenly shared is nobody's fault: there the slowing down must be gradual.
+        "likely" if not case.is_cpu or (drifts and _is_gradual(at, took)) else "possible",
         msg("steps have become {more:share} slower: heat, another program, or a leak", more=ratio - 1),
         (evidence,),
         Change(
@@ -83,6 +84,14 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
         ),
         msg("the work of a step grows with the step number by design"),
     )
+
+
+def _is_gradual(at: np.ndarray, took: np.ndarray) -> bool:
+    """Whether a straight line tells the times better than one change of their level does."""
+    x, y = block_medians(at.astype(float), took, BLOCKS) if len(took) > BLOCKS else (at.astype(float), took)
+    line = float(np.sum((y - np.polyval(np.polyfit(x - x.mean(), y, 1), x - x.mean())) ** 2))
+    levels = [float(y[:i].var() * i + y[i:].var() * (len(y) - i)) for i in range(2, len(y) - 1)]
+    return line < min(levels, default=np.inf)
 
 
 def _step_of(at: np.ndarray, shift: Shift | None) -> int:

@@ -1,7 +1,7 @@
 import numpy as np
 
 from nanoscope.record.run import Words
-from symptoms.build import make, sure
+from symptoms.build import OURS, curve, make, sure
 
 
 def timed(took, words=None, **known):
@@ -44,3 +44,12 @@ def test_a_sudden_and_lasting_slowdown_counts_too():
     took = np.where(np.arange(200) < 110, 0.10, 0.14) * (1 + 0.01 * rng.standard_normal(200))
     assert "throttling_suspected" in sure(timed(took, hardware="RTX 3060"), "drift")
     assert not sure(timed(took, hardware="laptop CPU"), "drift")  # a processor is shared with everything else
+
+
+def test_a_processor_that_is_suddenly_shared_is_no_throttling():
+    rng = np.random.default_rng(0)
+    steps, losses = curve(200)
+    shared = np.where(steps > 100, 0.0145, 0.0107) + 0.0003 * rng.standard_normal(200)
+    assert "throttling_suspected" not in sure(make(losses, steps, took=shared, words=OURS, device="cpu"), "drift")
+    hot = 0.0107 * (1 + 0.8 * steps / 200) + 0.0003 * rng.standard_normal(200)
+    assert "throttling_suspected" in sure(make(losses, steps, took=hot, words=OURS, device="cpu"), "drift")

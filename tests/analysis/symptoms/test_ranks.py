@@ -11,7 +11,13 @@ LOSSES = np.linspace(4, 3, 50)
 def paced(busy, took, *, comm=0.01, updates=40, slowest=None, hosts=()):
     slowest = [updates if rank == int(np.argmax(busy)) else 0 for rank in range(len(busy))] if slowest is None else slowest
     told = RanksPaced(
-        step=50, updates=updates, took_s=took, rank_busy_s=list(busy), rank_comm_s=[comm] * len(busy), rank_slowest=slowest, hosts=list(hosts)
+        step=50,
+        updates=updates,
+        took_s=took,
+        rank_busy_s=list(busy),
+        rank_comm_s=[comm] * len(busy),
+        rank_slowest=slowest,
+        hosts=list(hosts),
     )
     facts = {name: fact.value for name, fact in rank_facts([told]).items()}
     return make(LOSSES, words=OURS, took=took, **facts)

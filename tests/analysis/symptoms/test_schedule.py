@@ -1,6 +1,6 @@
 import numpy as np
 
-from symptoms.build import GPT2, make, sure
+from symptoms.build import GPT2, curve, make, sure
 
 
 def test_a_decay_that_outlives_the_run():
@@ -24,3 +24,11 @@ def test_a_blow_up_at_the_start_without_warm_up():
     losses = np.r_[4.2, 5.5, 7.5, 6.9, 5.8, 5.0, 4.4, 4.0, 3.8, 3.6, np.full(30, 3.4)]
     assert "lr_schedule_mismatch" in sure(make(losses, warmup_iters=0, max_iters=500, vocab_size=65), "schedule")
     assert not sure(make(np.linspace(4.2, 2.5, 40), warmup_iters=0, max_iters=500, vocab_size=65), "schedule")
+
+
+def test_a_schedule_that_keeps_its_fall_for_the_end_is_judged_by_where_it_leads():
+    steps, losses = curve(275)
+    wsd = np.where(steps < 240, 4e-3, 4e-3 * (1 - 0.9 * (steps - 240) / 60))
+    assert "lr_schedule_mismatch" not in sure(make(losses, steps, rate=wsd, max_iters=300), "schedule")
+    slow = 4e-3 * (1 - 0.4 * steps / 300)
+    assert "lr_schedule_mismatch" in sure(make(losses, steps, rate=slow, max_iters=300), "schedule")
