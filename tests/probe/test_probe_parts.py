@@ -16,7 +16,7 @@ from nanoscope.analysis.probe_plan import frame_of, plan
 from nanoscope.analysis.probe_schedule import played, rest_of
 from nanoscope.analysis.probe_sureness import by_probes
 from nanoscope.config.fields import Config
-from nanoscope.data.ngram import surprisal
+from nanoscope.data.ngram import counts_of, surprisal
 from nanoscope.message import msg
 from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
 from nanoscope.sizing.schedule import rate_at
@@ -97,17 +97,18 @@ def _made(signal: np.ndarray, spread: float, rng: np.random.Generator) -> tuple[
 
 
 def test_the_yardstick_is_a_probability():
-    counted = np.random.default_rng(0).integers(0, 4, 300)
+    counts = counts_of(np.random.default_rng(0).integers(0, 4, 300), 4)
     context = [1, 2, 0, 3]
-    chances = [math.exp(-surprisal(counted, np.array([*context, last]), 4)[0]) for last in range(4)]
+    chances = [math.exp(-surprisal(counts, np.array([*context, last]))[0]) for last in range(4)]
     assert sum(chances) == pytest.approx(1.0)
 
 
 def test_the_yardstick_tells_two_kinds_of_text_apart():
     rng = np.random.default_rng(0)
     one, other = (np.cumsum(rng.choice(steps, 6000)) % 11 for steps in ([1, 1, 1, 5], [3, 3, 3, 5]))
-    same = surprisal(one[:5000], one[5000:], 11).mean()
-    assert same < 0.8 and surprisal(one[:5000], other[:1000], 11).mean() > same + 1
+    counts = counts_of(one[:5000], 11)
+    same = surprisal(counts, one[5000:]).mean()
+    assert same < 0.8 and surprisal(counts, other[:1000]).mean() > same + 1
 
 
 @pytest.mark.parametrize("bias", [True, False])

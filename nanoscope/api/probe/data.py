@@ -18,7 +18,6 @@ FEWEST, MOST = 32, 512  # windows of each kind
 BLOCKS = 24  # neighbouring windows are alike: errors are taken over this many stretches of a split
 COUNTED, SCORED = 2_000_000, 200_000  # tokens for the yardstick
 WORTH_TELLING = 0.2  # share of val windows that stand in train
-LONG_AGO = 0.2  # the first so much of what was seen
 
 
 def data(branches: Branches) -> Iterator[Effect | Reading]:
@@ -65,28 +64,25 @@ def _windows(branches: Branches) -> int:
 
 
 def _kinds(subject: Subject, count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Windows by how the run has met them."""
+    """Windows by how the run has met them. Samples that follow each other lie anywhere in the text."""
     from nanoscope.data.batches import EVALUATION, Shuffled, eval_windows, gather
     from nanoscope.data.permutation import keyed
 
     config, dataset = subject.config, subject.dataset
     found = {}
     if config.data_order == "shuffled":
-        order = Shuffled(dataset.train, config.block_size, config.seed)
-        seen = subject.sample
-        recent = np.unique(np.linspace(max(0, seen - max(count, seen // 20)), max(0, seen - 1), count).astype(int))
-        found["just"] = gather(
-            order.tokens,
-            np.sort(order.windows(int(recent[0]), int(recent[-1]) - int(recent[0]) + 1)[recent - recent[0]]),
-            config.block_size,
-        )
+        order, seen = Shuffled(dataset.train, config.block_size, config.seed), subject.sample
+
+        def taken(first: int, many: int) -> tuple[np.ndarray, np.ndarray]:
+            return gather(order.tokens, np.sort(order.windows(first, many)), config.block_size)
+
+        recent = max(1, min(count, seen))
+        found["just"] = taken(max(0, seen - recent), recent)
         if seen > 4 * count:
-            old = np.unique(np.linspace(0, int(LONG_AGO * min(seen, order.windows_per_epoch)), count).astype(int))
-            found["long_ago"] = gather(order.tokens, np.sort(order.windows(0, int(old[-1]) + 1)[old]), config.block_size)
+            found["long_ago"] = taken(0, count)
         left = order.windows_per_epoch - seen
         if left >= FEWEST:
-            ahead = seen + np.unique(np.linspace(0, left - 1, min(count, left)).astype(int))
-            found["never"] = gather(order.tokens, np.sort(order.windows(seen, left)[ahead - seen]), config.block_size)
+            found["never"] = taken(seen, min(count, left))
     else:  # drawn at random: which windows were seen is not known, only that most of them were
         windows = eval_windows(dataset.train, config.block_size, 1, count, keyed(config.seed, EVALUATION) % 2**31, "train")
         found["just"] = joined(windows)
@@ -95,7 +91,7 @@ def _kinds(subject: Subject, count: int) -> dict[str, tuple[np.ndarray, np.ndarr
 
 
 def _error(losses: np.ndarray) -> float:
-    """Over stretches of windows that lie next to each other in the text (all kinds but the recent ones come in that order)."""
+    """Over stretches of windows that are near to each other in the text."""
     blocks = [part.mean() for part in np.array_split(losses, min(BLOCKS, len(losses) // 2)) if len(part)]
     return float(np.std(blocks, ddof=1) / math.sqrt(len(blocks)))
 
@@ -116,7 +112,7 @@ def _overlap(subject: Subject) -> float:
 
 def _shift(subject: Subject) -> tuple[float, float]:
     """How much more surprising val is than train, to counts over the rest of train; and its standard error."""
-    from nanoscope.data.ngram import surprisal
+    from nanoscope.data.ngram import counts_of, surprisal
 
     train, val = (np.asarray(tokens) for tokens in (subject.dataset.train, subject.dataset.val))
     size = max(16, min(len(train) // 10, SCORED, len(val)) // BLOCKS)
@@ -124,9 +120,9 @@ def _shift(subject: Subject) -> tuple[float, float]:
     starts = np.linspace(0, len(train) - size, BLOCKS).astype(int)
     for start in starts:
         kept_out[start : start + size] = True
-    counted = train[~kept_out][:COUNTED]
-    apart = [surprisal(counted, train[start : start + size], subject.dataset.vocab_size).mean() for start in starts]
+    counted = counts_of(train[~kept_out][:COUNTED], subject.dataset.vocab_size)
+    apart = [surprisal(counted, train[start : start + size]).mean() for start in starts]
     places = np.linspace(0, len(val) - size, BLOCKS).astype(int)
-    there = [surprisal(counted, val[start : start + size], subject.dataset.vocab_size).mean() for start in places]
+    there = [surprisal(counted, val[start : start + size]).mean() for start in places]
     error = math.hypot(np.std(apart, ddof=1), np.std(there, ddof=1)) / math.sqrt(BLOCKS)
     return float(np.mean(there) - np.mean(apart)), float(error)
