@@ -1,6 +1,6 @@
 """`modern` against `gpt2` on GPT-2 tokens of real text, at equal FLOPs, gpt2 with the best learning rate of a sweep.
 
-    python bench/bpe.py [--seeds=3] [--updates=300] [--only=gpt2|modern|plain] [--key=value ...]
+    python bench/bpe.py [--seeds=3] [--updates=300] [--only=gpt2|modern|plain] [--losses=FILE.json] [--key=value ...]
 
 The text is what Python's documentation says (the corpus `pydocs`, 1.7 MB) in GPT-2's 50,257 tokens; val is its last tenth, evaluated
 whole. FLOPs are those of the model (nanoscope/sizing/flops.py), forward and backward, and of Muon's Newton-Schulz steps, which `gpt2` with
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import statistics
 import tempfile
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=300)
     parser.add_argument("--only", choices=("gpt2", "modern", "plain"))
+    parser.add_argument("--losses", type=Path, help="a JSON file of losses so far, read and written: one part can follow another")
     parser.add_argument("--data", type=Path, help="where the tokens are, or are to be kept; a temporary folder if not given")
     given, more = parser.parse_known_args()
     changes = [tuple(word.removeprefix("--").split("=", 1)) for word in more]
@@ -57,7 +59,7 @@ def compare(dataset: Dataset, given: argparse.Namespace, changes: list[tuple[str
         f"{len(dataset.train):,} tokens to train on, {len(dataset.val):,} to validate; {gpt2.tokens_per_update} tokens an update; "
         f"{given.updates} updates of modern cost as much as {updates} of gpt2: {given.updates * flops_of_update(modern, vocab):.2e} FLOP"
     )
-    losses: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = json.loads(given.losses.read_text()) if given.losses and given.losses.is_file() else {}
     if given.only in (None, "modern"):
         losses["modern"] = seeds("modern", modern, dataset, given.seeds)
     if given.only in (None, "plain"):
@@ -65,9 +67,11 @@ def compare(dataset: Dataset, given: argparse.Namespace, changes: list[tuple[str
         losses["plain"] = seeds("modern without shift and tables", plain, dataset, given.seeds)
     if given.only in (None, "gpt2"):
         losses["gpt2"] = swept(gpt2, dataset, given.seeds)
-        for name in ("modern", "plain"):
-            if name in losses and given.seeds > 1:
-                print(f"{name} against gpt2: {difference(losses['gpt2'], losses[name])}")
+    if given.losses:
+        given.losses.write_text(json.dumps(losses))
+    for name in ("modern", "plain"):
+        if name in losses and "gpt2" in losses and given.seeds > 1:
+            print(f"{name} against gpt2: {difference(losses['gpt2'], losses[name])}")
 
 
 def configured(settings: dict[str, object], updates: int, changes: list[tuple[str, ...]]) -> Config:
