@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nanoscope.record.run import Run
 
 ROWS_AT_ONCE = 200
+FOLLOWED_EVERY_S = 1.0
 KEPT_EVERY_S = 2.0  # how often the place is written down while rows are going out
 STEPS_REMEMBERED = 50
 PROJECT = "nanoscope"
@@ -53,10 +54,12 @@ class Sent:
 
 def send(
     target: Target, to: str, *, project: str | None = None, name: str | None = None, again: bool = False, config: str | None = None,
-    hardware: str | None = None, known: Sequence[tuple[str, str]] = (), on_progress: OnProgress = lambda done, whole: None,
+    hardware: str | None = None, known: Sequence[tuple[str, str]] = (), follow: bool = False,
+    on_progress: OnProgress = lambda done, whole: None,
 ) -> Sent:  # fmt: skip
     """Sends a run, or anybody's log, to a tracker: `send("quickstart-1", to="tensorboard")`. What it already has is not sent again, unless
-    `again`: then it goes out as a new run of the tracker. `config`, `hardware` and `known` say what a log leaves out."""
+    `again`: then it goes out as a new run of the tracker. `config`, `hardware` and `known` say what a log leaves out. `follow` goes
+    on until the run has ended."""
     from nanoscope.api.answers import named
 
     if to not in NAMES:
@@ -77,6 +80,9 @@ def send(
         return Sent(to, 0, int(kept["step"]), str(kept["look"]))
     sender.open()
     sender.pump(on_progress)
+    while follow and sender.goes_on():
+        time.sleep(FOLLOWED_EVERY_S)
+        sender.pump(on_progress)
     return sender.finish()
 
 
@@ -215,6 +221,11 @@ class Sender:
         kept = self.outlet.kept.facts
         return bool(kept.get("is_closed")) and kept.get("offset") == _size(self.folder) and kept.get("state") not in (None, "running")
 
+    def goes_on(self) -> bool:
+        from nanoscope.record.write import living_process
+
+        return not self.has_ended and living_process(self.folder) is not None
+
     @property
     def has_ended(self) -> bool:
         return self.translator.ended is not None
@@ -258,6 +269,9 @@ class ForeignSender:
     def has_nothing_new(self) -> bool:
         kept = self.outlet.kept.facts
         return bool(kept.get("is_closed")) and kept.get("step") == self.rows[-1].step
+
+    def goes_on(self) -> bool:
+        return False
 
     def open(self) -> None:
         self.outlet.open(self.about)

@@ -26,6 +26,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--config", metavar="FILE", help=msg("the config of the log: TOML, JSON or nanoGPT's .py"))
     parser.add_argument("--hardware", metavar="NAME", help=msg('the device, as you would say it: "RTX 4070", "8x H100", "laptop CPU"'))
     parser.takes_settings()
+    parser.add_argument("--follow", action="store_true", help=msg("go on until the run has ended"))
     parser.add_argument("--again", action="store_true", help=msg("send all of it once more, as a new run of the tracker"))
 
 
@@ -37,7 +38,7 @@ def run(given: Namespace) -> int:
     try:
         sent = send(
             given.target, given.to, project=given.project, name=given.name, again=given.again, config=given.config, hardware=given.hardware,
-            known=given.overrides, on_progress=bar,
+            known=given.overrides, follow=given.follow, on_progress=bar,
         )  # fmt: skip
     finally:
         bar.close()

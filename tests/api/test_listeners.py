@@ -101,6 +101,21 @@ def test_a_listener_that_hangs_does_not_hold_the_loop_or_the_end(monkeypatch: py
     assert trouble.because == "it did not come to an end"
 
 
+def test_several_that_hang_are_waited_for_together():
+    class Hung(Keeper):
+        patience_s = 0.5
+
+        def __call__(self, event: e.Event) -> None:
+            time.sleep(30)
+
+    listeners = Listeners(lambda event: None, [Hung() for _ in range(6)])
+    listeners.emit(step(0))
+    time.sleep(0.1)
+    started_at_s = time.perf_counter()
+    assert len(listeners.close()) == 6
+    assert time.perf_counter() - started_at_s < 2.0  # and not six times half a second
+
+
 def test_telling_an_event_costs_microseconds():
     listeners = Listeners(lambda event: None, [Keeper(), Keeper(), Keeper()])
     events = [step(k) for k in range(2000)]

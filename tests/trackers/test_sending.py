@@ -292,3 +292,26 @@ def test_numbers_of_an_own_loop_keep_their_names(tmp_path: Path):
     sent_by(folder, tracker)
     assert set(tracker.rows[1].values) == {"batch/loss", "lr", "reward", "bad"}
     assert tracker.rows[1].values["reward"] == 2.0 and math.isnan(tracker.rows[1].values["bad"])
+
+
+def test_a_run_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A loop of one's own in this process, followed from a thread of it."""
+    import threading
+
+    import nanoscope
+
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(sending, "FOLLOWED_EVERY_S", 0.02)
+    folder = nanoscope.start_run(tmp_path / "run", config={"batch_size": 4})
+    nanoscope.log(step=1, loss=3.0)
+    done: list = []
+    follower = threading.Thread(target=lambda: done.append(send(str(folder), "tensorboard", follow=True)))
+    follower.start()
+    for k in range(2, 40):
+        nanoscope.log(step=k, loss=3.0 / k)
+    assert follower.is_alive()
+    nanoscope.end_run()
+    follower.join(30)
+    assert done[0].rows == 39
+    numbers, _ = read_back.tensorboard(folder / "tensorboard")
+    assert numbers[39, "batch/loss"] == pytest.approx(3.0 / 39)
