@@ -12,7 +12,7 @@ import msgspec
 
 from nanoscope.errors import UserError
 from nanoscope.record import events as e
-from nanoscope.record.layout import EVENTS_FILE, RUNS, is_run
+from nanoscope.record.layout import EVENTS_FILE, PROBES, RUNS, is_run
 from nanoscope.record.write import living_process, read_run_file
 
 TAIL_BYTES = 256 << 10
@@ -37,10 +37,10 @@ class Glance:
 
 
 def list_runs(root: Path | None = None) -> list[Glance]:
-    """All runs below `root` (`runs/` where not given), the oldest first."""
+    """All runs below `root` (`runs/` where not given), the oldest first; of a root that is itself a run, it and its probes' branches."""
     root = Path(RUNS) if root is None else root
     if is_run(root):
-        return [glance(root)]
+        return [glance(root), *list_runs(root / PROBES)]
     folders = [path for path in root.iterdir() if is_run(path)] if root.is_dir() else []
     return sorted(map(glance, folders), key=lambda seen: (seen.changed_at_s if math.isfinite(seen.changed_at_s) else 0.0, seen.folder.name))
 
