@@ -87,7 +87,7 @@ class _Channel:
         if self.thread.is_alive():
             self.missed += len(self.waiting)
             self.because = self.because or "it did not come to an end"
-        if self.failures or self.missed:
+        if self.failures or self.missed or self.because:
             return Trouble(self.name, self.failures, self.missed, self.because or "it was too slow")
         return None
 
