@@ -47,8 +47,8 @@ CLEAR = 2.5
 SMALLEST_WORTH = 0.02
 """Nats. An expected gain below this is not called a cause: repeats of such a run differ by as much."""
 BRANCH_SPREAD = 0.004
-"""Nats by which two branches may differ that should be equal, beyond the error of the evaluation: a short branch ends where its last batches
-leave it. Between branches that share their batches it is small; bench/probes.py shows whether sound runs stay below what follows from it."""
+"""Nats by which two branches may differ that should be equal, beyond the error of the evaluation: a short branch ends where its last
+batches leave it. Between branches that share their batches it is small; bench/probes.py shows whether sound runs stay below."""
 
 
 @dataclass(frozen=True)
@@ -149,30 +149,35 @@ def paired_gain(unchanged: np.ndarray, changed: np.ndarray) -> tuple[float, floa
 
 @dataclass(frozen=True)
 class Growth:
-    """How a gain seen in a short branch goes on: times so much by the end, and within so much. Whether the intervals hold is measured by
-    bench/probes.py, where the changes are really made."""
+    """What becomes of a gain by the end of a rest that is r times as long as the branch: times `share` x r ** middle, and between the
+    powers `low` and `high` of it. A gain that is only noise taken away stays about what it is; one that is faster learning goes on growing.
+    Whether the intervals hold is measured by bench/probes.py, where the changes are really made."""
 
     low: float
     middle: float
     high: float
+    share: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
 
 GROWTH: dict[str, Growth] = {
-    "rate_too_high": Growth(0.5, 1.0, 2.0),
-    "rate_too_low": Growth(0.5, 2.0, 5.0),
-    "rate_lower": Growth(0.3, 1.0, 3.0),
-    "dropout": Growth(0.5, 1.5, 3.0),
-    "decay": Growth(0.0, 1.0, 3.0),
-    "batch": Growth(0.0, 1.0, 3.0),
-    "size": Growth(0.3, 1.5, 4.0),
-    "data": Growth(0.2, 0.5, 1.0),
-    "as_seen": Growth(1.0, 1.0, 1.0),
+    "rate_too_high": Growth(-0.1, 0.15, 0.45),
+    "rate_lower": Growth(-0.2, 0.1, 0.5),
+    "rate_too_low": Growth(0.1, 0.5, 0.85),
+    "dropout": Growth(-0.1, 0.25, 0.5),
+    "decay": Growth(-0.2, 0.1, 0.6),
+    "batch": Growth(-0.2, 0.3, 0.7),
+    "size": Growth(-0.1, 0.4, 0.8),
+    "data": Growth(0.0, 0.0, 0.0, (0.2, 0.5, 1.0)),  # of what is memorised, fresh data wins back a part
+    "as_seen": Growth(0.0, 0.0, 0.0),
 }
 
 
-def foretold(gain: float, se: float, kind: str) -> tuple[float, float, float]:
-    """(expected gain by the end, low, high): the error of the measurement and the spread of what becomes of such gains together."""
-    grows, z = GROWTH[kind], t_quantile(0.5 + CONFIDENCE / 2, math.inf)
+def foretold(gain: float, se: float, kind: str, longer: float = 1.0) -> tuple[float, float, float]:
+    """(expected gain by the end, low, high): the error of the measurement and the range of what becomes of such gains together. `longer`:
+    the rest of the run over the length of the branch."""
+    grows, z, ratio = GROWTH[kind], t_quantile(0.5 + CONFIDENCE / 2, math.inf), max(1.0, longer)
+    powers = (grows.low, grows.middle, grows.high)
+    least, middle, most = (share * ratio**power for share, power in zip(grows.share, powers, strict=True))
     low, high = gain - z * se, gain + z * se
-    ends = [bound * factor for bound in (low, high) for factor in (grows.low, grows.high)]
-    return gain * grows.middle, min(ends), max(ends)
+    ends = [bound * factor for bound in (low, high) for factor in (least, most)]
+    return gain * middle, min(ends), max(ends)

@@ -77,7 +77,8 @@ def test_a_certain_fault_comes_before_the_largest_gain_and_ends_the_questions():
 def test_an_interval_holds_the_error_of_the_measurement_and_what_becomes_of_such_gains():
     expected, low, high = foretold(0.1, 0.01, "as_seen")
     assert (expected, low, high) == pytest.approx((0.1, 0.1 - 1.96 * 0.01, 0.1 + 1.96 * 0.01), abs=1e-4)
-    assert foretold(0.1, 0.01, "dropout")[2] > high
+    assert foretold(0.1, 0.01, "dropout", 16)[2] > 1.5 * high
+    assert foretold(0.1, 0.01, "dropout", 1) == pytest.approx((expected, low, high))  # nothing is left for it to grow in
 
 
 def test_the_noise_scale_of_made_gradients_is_found():

@@ -78,7 +78,9 @@ def measured(branches: Branches, wanted: plan.Branch, cause: str, kind: str, aga
     gain, se = paired_gain(unchanged.val, changed.val)
     if not math.isfinite(gain):
         gain, se = (-math.inf, 0.0)
-    expected, low, high = foretold(gain, se, kind) if math.isfinite(gain) else (gain, gain, gain)
+    expected, low, high = (
+        foretold(gain, se, kind, branches.frame.rest.updates / branches.frame.updates) if math.isfinite(gain) else (gain, gain, gain)
+    )
     return Effect(
         cause, question_of(cause), wanted.words, gain, se, expected, low, high, wanted.cost, changed.took_s, branch=str(changed.folder)
     )
