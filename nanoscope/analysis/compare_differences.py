@@ -105,6 +105,7 @@ def _facts(sides: Sequence[Side]) -> list[Difference]:
             "can",
             msg("other tokens: losses per token mean something else"),
         ),
+        ("model_code", msg("code of the model"), lambda side: side.case.get("model_code"), "can", msg("another model")),
         (
             "hardware",
             msg("hardware"),

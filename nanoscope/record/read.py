@@ -102,6 +102,8 @@ def known_facts(facts: Mapping[str, Any]) -> dict[str, Known]:
     for key, name in (("torch", "torch"), ("nanoscope", "trainer_version")):
         if key in versions:
             known[name] = Known(versions[key], "recorded", "versions")
+    if code := _table(facts, "own_model").get("sha256"):
+        known["model_code"] = Known(str(code)[:12], "recorded", "own_model")
     for name in ("preset", "parent", "created_at_s"):
         if facts.get(name):
             known[name] = Known(facts[name], "recorded")

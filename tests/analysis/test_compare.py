@@ -111,6 +111,12 @@ def test_axes_that_say_the_same_are_said_together():
     assert text.count("A by at least 1.0601") == 1 and "at equal energy by rated power (0.217 kWh): A by at least" in " ".join(text.split())
 
 
+def test_the_code_of_a_model_of_ones_own_is_a_difference():
+    a, b = (run_of(name, evals=[(1, 5.0, 5.0)], **SMALL, model_code=code) for name, code in (("A", "1f"), ("B", "2e")))
+    row = next(each for each in pair(a, b).differences if each.key == "model_code")
+    assert row.effect == "can" and row.values == ("1f", "2e")
+
+
 def test_another_schedule_is_a_difference_of_its_own():
     a, b = ({**SMALL, "min_lr": 1e-4, "warmup_iters": 10, "lr_decay_iters": end} for end in (1000, 2000))
     rows = {each.key: each for each in pair(run_of("A", evals=[(1, 5.0, 5.0)], **a), run_of("B", evals=[(1, 5.0, 5.0)], **b)).differences}
