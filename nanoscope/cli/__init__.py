@@ -19,6 +19,8 @@ GROUPS: tuple[tuple[Message, tuple[str, ...]], ...] = (
     (msg("Keep"), ("stop", "verify", "selftest", "export", "import", "send")),
 )
 
+WHERE_SETTINGS_ARE_LISTED = ("train", "plan", "tune", "sweep")  # elsewhere they only add what a log leaves out
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
@@ -143,10 +145,16 @@ def _overview(lang: str) -> str:
 
 def _help(command: ModuleType, parser: object, lang: str) -> str:
     text = say(command.HELP, lang) + "\n\n" + parser.format_help().rstrip()  # type: ignore[attr-defined]
-    if parser.with_settings:  # type: ignore[attr-defined]
+    if parser.with_settings and command.__name__.rpartition(".")[2] in WHERE_SETTINGS_ARE_LISTED:  # type: ignore[attr-defined]
         from nanoscope.config.reference import settings_text
 
         text += "\n\n" + settings_text(lambda message: say(message, lang))
+    elif parser.with_settings:  # type: ignore[attr-defined]
+        more = msg(
+            "{option:code} says what the source does not, by the name of a setting; {command:code} lists them",
+            option="--KEY=VALUE", command="nanoscope train --help",
+        )  # fmt: skip
+        text += "\n\n" + say(more, lang)
     return text
 
 
