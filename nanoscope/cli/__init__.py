@@ -148,7 +148,7 @@ def _help(command: ModuleType, parser: object, lang: str) -> str:
     if parser.with_settings and command.__name__.rpartition(".")[2] in WHERE_SETTINGS_ARE_LISTED:  # type: ignore[attr-defined]
         from nanoscope.config.reference import settings_text
 
-        text += "\n\n" + settings_text(lambda message: say(message, lang))
+        text += "\n\n" + _presets(lang) + "\n\n" + settings_text(lambda message: say(message, lang))
     elif parser.with_settings:  # type: ignore[attr-defined]
         more = msg(
             "{option:code} says what the source does not, by the name of a setting; {command:code} lists them",
@@ -156,6 +156,18 @@ def _help(command: ModuleType, parser: object, lang: str) -> str:
         )  # fmt: skip
         text += "\n\n" + say(more, lang)
     return text
+
+
+def _presets(lang: str) -> str:
+    from nanoscope.config.preset import named_preset, preset_names
+
+    lines = [say(msg("Presets:"), lang)]
+    for preset in filter(None, map(named_preset, preset_names())):
+        known = [say(part, lang) for part in (preset.summary, preset.took) if part is not None]
+        if preset.val_loss is not None:
+            known.insert(1, say(msg("val loss {loss:nats}", loss=preset.val_loss), lang))
+        lines += [f"  {preset.name}", f"      {'; '.join(part.rstrip('.') for part in known)}"]
+    return "\n".join(lines)
 
 
 def _faults(error: UserError, lang: str) -> str:
