@@ -105,7 +105,9 @@ def _named(model: Mapping[str, Any]) -> dict[str, Any]:
 def _shapes(sizes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Each parameter's shape, in the order in which both models have them."""
     width = sizes["n_embd"]
-    shapes = {"embedding.weight": (sizes["vocab_size"], width), "position.weight": (sizes["block_size"], width)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding.weight": (sizes["vocab_size"], width), "position.weight": (sizes["block_size"], width),
+    }  # fmt: skip
 
     def add(name: str, *shape: int) -> None:
         shapes[f"{name}.weight"] = shape
@@ -208,7 +210,7 @@ def _optimizer(saved: Any, wanted: Mapping[str, tuple[int, ...]]) -> tuple[dict[
     moments: dict[int, dict[str, Tensor]] = {}
     for number, name in enumerate(order):
         kept = state.get(number)
-        if not _are_moments(kept, wanted[name]):
+        if kept is None or not _are_moments(kept, wanted[name]):
             return None, (msg("the state of its optimizer does not fit {name:code}: AdamW begins afresh", name=to_theirs(name)),)
         moments[ours[name]] = {key: kept[key].read().float() for key in MOMENTS} | {"step": _step(kept["step"])}
     decayed = [ours[name] for name, shape in wanted.items() if len(shape) > 1]
