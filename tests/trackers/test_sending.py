@@ -315,3 +315,18 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done[0].rows == 39
     numbers, _ = read_back.tensorboard(folder / "tensorboard")
     assert numbers[39, "batch/loss"] == pytest.approx(3.0 / 39)
+
+
+def test_what_was_sent_to_tensorboard_reads_back_as_the_run(tmp_path: Path):
+    pytest.importorskip("tensorboardX")
+    folder = made.made_run(tmp_path / "run")
+    send(str(folder), "tensorboard")
+    from nanoscope.api.sources import open_run
+
+    ours, back = read_run(folder), open_run(str(folder / "tensorboard"))
+    assert back.steps.step.tolist() == ours.steps.step.tolist() and back.evals.step.tolist() == ours.evals.step.tolist()
+    for name in ("loss", "rate", "grad_norm", "took_s", "tokens"):
+        np.testing.assert_allclose(getattr(back.steps, name), getattr(ours.steps, name), rtol=FLOAT32, err_msg=name)
+    np.testing.assert_allclose(back.evals.val, ours.evals.val, rtol=FLOAT32)
+    np.testing.assert_allclose(back.evals.train, ours.evals.train, rtol=FLOAT32)
+    assert back.words.trainer == "nanoscope" and back.steps.mfu_frac[0] == pytest.approx(made.TOKENS / 0.011 * made.FLOPS / made.PEAK)

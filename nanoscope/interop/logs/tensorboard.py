@@ -20,10 +20,12 @@ from nanoscope.interop.logs.given import Given
 from nanoscope.interop.logs.json_lines import as_record
 from nanoscope.interop.logs.rows import from_records
 from nanoscope.interop.logs.text import Text
+from nanoscope.interop.trackers.rows import IN_PERCENT, NAMES
 from nanoscope.record.run import Run, Words
 
 WORDS = Words(trainer="tensorboard")
 FILES = "events.out.tfevents.*"
+SENT_BY_US = NAMES["loss"]
 _VERSION = b"brain.Event:"
 _PROTOS = ("tensorboardX.proto.event_pb2", "tensorboard.compat.proto.event_pb2")
 
@@ -46,11 +48,22 @@ def read_events(files: Sequence[bytes], given: Given, name: str) -> list[Run]:
                     by_step.setdefault(event.step, {})[value.tag] = number
                     at_s.setdefault(event.step, event.wall_time)
     steps = sorted(by_step)
-    rows = [{**as_record(by_step[step]), "at_s": at_s[step]} for step in steps]
+    if any(SENT_BY_US in said for said in by_step.values()):
+        words = Words(trainer="nanoscope", loss="mean", time="step_only")
+        rows = [{**_as_sent(by_step[step]), "at_s": at_s[step]} for step in steps]
+    else:
+        words = WORDS
+        rows = [{**as_record(by_step[step]), "at_s": at_s[step]} for step in steps]
     for row in rows:
         row.pop("step", None)
     found = table.split(from_records(rows, list(range(len(rows))), Text("\n" * len(rows)), steps))
-    return assemble(found, Door("tensorboard", WORDS, (), is_general=True), WORDS, given, Counts(lines=len(rows)), name, {})
+    return assemble(found, Door("tensorboard", words, (), is_general=words is WORDS), words, given, Counts(lines=len(rows)), name, {})
+
+
+def _as_sent(said: dict[str, float]) -> dict[str, float]:
+    """By our columns, what nanoscope itself sent: `train/loss` beside `batch/loss` is an evaluation."""
+    ours = {tag: column for column, tag in NAMES.items()}
+    return {ours[tag]: value / 100 if ours[tag] in IN_PERCENT else value for tag, value in said.items() if tag in ours}
 
 
 def records(raw: bytes) -> Iterator[bytes]:
