@@ -15,7 +15,7 @@ export async function compareView(place, source, ids) {
   const board = new Board(source, runs);
   const verdict = el("aside", { class: "findings verdict", "aria-label": t("compare.verdict") });
   const below = el("div", { class: "below" });
-  const keys = el("p", { class: "facts" }, runs.map((run) => el("a", { href: `#/run/${run.id}`, class: "key" }, el("span", { class: "swatch", style: { "--colour": run.colour } }), run.name)));
+  const keys = el("p", { class: "facts" }, runs.map((run, i) => el("a", { href: `#/run/${run.id}`, class: "key" }, el("span", { class: "swatch", style: { "--colour": `var(--run-${i % 10})` } }), run.name)));
   fill(place, el("header", { class: "head" }, el("div", { class: "title" }, el("h1", {}, t("compare.title", { count: runs.length }))), keys), el("div", { class: "columns" }, board.element, verdict), below);
   await board.load();
   const stream = source.listen({ watched: board.lastSteps(), wanted: { x: board.axis, smooth: board.smooth, names: board.wanted().names }, onTail: (id, tail) => board.take(id, tail) });
