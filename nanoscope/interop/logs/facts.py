@@ -275,7 +275,8 @@ def _take_settings(source: Text, found: Found) -> None:
     if _PROGRAM.search(source.text):
         # Some trainers print their own source first. Its assignments are a program's: which of them hold, only running it would tell.
         blocks = blocks[1:]
-    matches = itertools.chain.from_iterable(_SETTING.finditer(source.text, low, high) for low, high in blocks)
+    said = ((low, high) for low, high in blocks if not source.text[low:high].isspace())
+    matches = itertools.chain.from_iterable(_SETTING.finditer(source.text, low, high) for low, high in said)
     for match in itertools.islice((match for match in matches if normalised(match[1]) in known), MOST_LINES):
         name, value = setting_of(match[1]), literal(match[2])
         if (isinstance(value, str) and name not in _TEXTS) or (isinstance(value, float) and not math.isfinite(value)):

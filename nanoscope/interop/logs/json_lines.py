@@ -55,23 +55,32 @@ def decoded(text: str) -> dict[str, Any]:
 
 def as_record(said: dict[str, Any]) -> dict[str, float]:
     """Numbers of an object by our column names."""
+    if any(type(value) is dict for value in said.values()):
+        said = flat(said)
     record: dict[str, float] = {}
-    for name, value in (flat(said) if any(isinstance(value, dict) for value in said.values()) else said).items():
-        if name.startswith("global_step") and isinstance(value, str) and (of_all := _OF_ALL.fullmatch(value)):
-            record["step"] = float(of_all[1])  # "global_step/max_steps": "601/2161"
-            continue
-        column, scale = _meaning(name)
-        if column and column not in record and (number := as_number(value)) is not None:
+    for name, column, scale in _plan(tuple(said)):
+        value = said[name]
+        number = value if type(value) is float else as_number(value)
+        if number is not None and column not in record:
             record[column] = number * scale
+        elif column == "step" and isinstance(value, str) and (of_all := _OF_ALL.fullmatch(value)):
+            record["step"] = float(of_all[1])
     if "step" in record and not 0 <= record["step"] < 1e15:
         del record["step"]
     return record
 
 
+@lru_cache(maxsize=1024)
+def _plan(names: tuple[str, ...]) -> tuple[tuple[str, str, float], ...]:
+    """(name, column, scale) of the names that mean something to us: objects of one loop have the same names."""
+    meant = ((name, *_meaning(name)) for name in names)
+    return tuple((name, column, scale) for name, column, scale in meant if column)
+
+
 @lru_cache(maxsize=4096)
 def _meaning(name: str) -> tuple[str, float]:
     """Our column, and what to multiply with. Without a unit a time or an amount of memory means nothing."""
-    column = column_of(name)
+    column = "step" if name == "global_step/max_steps" else column_of(name)  # "601/2161"
     return {"took": ("", 1.0), "memory": ("", 1.0), "took_ms": ("took_s", 1e-3)}.get(column, (column, 1.0))
 
 

@@ -45,8 +45,9 @@ def find(source: Text) -> Found:
     begins = np.array([match.start() for match in matches], np.int64)
     pieces = source.piece_starts
     ends = np.append(pieces, len(text) + 1)[np.searchsorted(pieces, begins, side="right")] - 1
-    ends = np.minimum(ends, np.append(begins[1:], len(text)))
-    ends = np.minimum(ends, np.array([match.end() for match in matches], np.int64) + _BEHIND)
+    behind = np.array([match.end() for match in matches], np.int64)
+    is_glued = np.append(begins[1:], len(text)) < ends  # what follows is the next one's
+    ends = np.where(is_glued, behind, np.minimum(ends, behind + _BEHIND))
     lows = np.maximum(pieces[np.searchsorted(pieces, begins, side="right") - 1], begins - _WIDEST)
     rows = _of_training(text, matches, lows.tolist(), _numbers(source, matches, ends.tolist()))
     done = rows.take(np.flatnonzero(rows.printed > 0))

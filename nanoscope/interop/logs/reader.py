@@ -85,7 +85,8 @@ class LogReader:
         read_notes(source, found)
         _take_stamps(source, found)
         _take_placeholders(source, found)
-        self._ranks |= ranks_in(source)
+        if found:  # ranks are asked of rows only
+            self._ranks |= ranks_in(source)
         self._count(source, found)
         self._found.add(found)
         self._lines_read += text.count("\n")
@@ -167,7 +168,7 @@ def _copy(found: Found) -> Found:
 
 def _lines_with_something(source: Text) -> np.ndarray:
     starts = source.line_starts[source.line_starts < len(source.text)]
-    return np.add.reduceat(source.codes > 32, starts) > 0 if len(starts) else np.zeros(0, bool)
+    return np.maximum.reduceat(source.codes, starts) > 32 if len(starts) else np.zeros(0, bool)
 
 
 def _take_stamps(source: Text, found: Found) -> None:
