@@ -396,7 +396,7 @@ KEEP = "FALSE_ALARMS_RUNS"  # a folder in which runs are kept, and found the nex
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="runs whose name holds this")
+    parser.add_argument("--only", default="", help="runs whose name holds this, or one of several; separated by semicolons")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--write", type=Path, help="a Markdown file whose part between the marks is replaced by the table")
     given = parser.parse_args()
@@ -404,7 +404,9 @@ def main() -> int:
     started = time.monotonic()
     verdicts: list[Verdict] = []
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(verdicts_of, [number for number, made in enumerate(ALL) if given.only in made.name]):
+        for found in pool.map(
+            verdicts_of, [number for number, made in enumerate(ALL) if any(part in made.name for part in given.only.split(";"))]
+        ):
             for verdict in found:
                 verdicts.append(dataclasses.replace(verdict, made=ALL[verdict.made]))  # type: ignore[call-overload]
                 if not verdicts[-1].is_right or verdict.cut is None:
