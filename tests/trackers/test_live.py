@@ -87,7 +87,10 @@ def lives(tracker: Tracking) -> bool:
     return tracker._process is not None and tracker._process.poll() is None
 
 
-@pytest.mark.parametrize("at", ["import", "init", "log", "finish"])
+HEAVY = pytest.mark.heavy  # each case is a Python of its own
+
+
+@pytest.mark.parametrize("at", [pytest.param("import", marks=HEAVY), "init", "log", pytest.param("finish", marks=HEAVY)])
 def test_the_training_thread_never_waits_for_a_tracker_that_hangs(at: str, fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     calls = fake(at, "600")
     listeners, tracker = begun(tmp_path / "run")
@@ -114,7 +117,7 @@ def test_the_training_thread_never_waits_for_a_tracker_that_hangs(at: str, fake,
     assert said.args["missed"] == (0 if at == "finish" else last)
 
 
-@pytest.mark.parametrize("at", ["import", "init", "log"])
+@pytest.mark.parametrize("at", [pytest.param("import", marks=HEAVY), pytest.param("init", marks=HEAVY), "log"])
 def test_a_tracker_that_raises_is_told_of_at_once_and_at_the_end(at: str, fake, tmp_path: Path):
     fake(at, "raise")
     listeners, tracker = begun(tmp_path / "run")

@@ -88,6 +88,7 @@ def test_trackio_has_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert texts[30, "summary/best_step"] == 30 and "nan" in texts[30, "findings"].lower()
 
 
+@pytest.mark.heavy
 def test_mlflow_has_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
