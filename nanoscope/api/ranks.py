@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nanoscope.api.folders import find_runs
 from nanoscope.errors import UserError
-from nanoscope.record.layout import RUNS, is_run
+from nanoscope.record.layout import RUNS, checkpoint_folders, is_run, step_of
 from nanoscope.record.write import read_run_file
 
 if TYPE_CHECKING:
@@ -45,21 +45,35 @@ def leave() -> None:
         _joined.pop().end()
 
 
-def after_a_restart(overrides: Sequence[tuple[str, str]], launch: str) -> Sequence[tuple[str, str]]:
-    """The settings with which a restarted group goes on: those that it was started with, and to resume what it had begun."""
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+def first_on_disk(overrides: Sequence[tuple[str, str]], ranks: Ranks) -> Sequence[tuple[str, str]]:
+    """Lets that rank be the first which has the run that is to go on, and gives the settings with which it does.
+
+    A group that was started again goes on with what it had begun; whether that is on the disk of this machine, each rank looks for itself.
+    """
+    run = _begun_by(overrides, ranks.launch)
+    step = -1 if run is None else max([step_of(folder) or 0 for folder in checkpoint_folders(run)], default=0)
+    ranks.choose_first(step)
+    if run is None or not _is_of_launch(run, ranks.launch):
         return overrides
-    out_dir = dict(overrides).get("out_dir", "auto")
-    places = find_runs(Path(RUNS)) if out_dir == "auto" else [path for path in (Path(out_dir), Path(RUNS, out_dir)) if is_run(path)]
-    own = [path for path in places if _launch_of(path) == launch]
-    if not own:
-        return overrides  # it died before there was anything to go on with
     kept = [(key, value) for key, value in overrides if key not in ("init_from", "out_dir", "overwrite")]
-    return [*kept, ("init_from", "resume"), ("out_dir", str(own[-1]))]
+    return [*kept, ("init_from", "resume"), ("out_dir", str(run))]
 
 
-def _launch_of(run: Path) -> str:
+def _begun_by(overrides: Sequence[tuple[str, str]], launch: str) -> Path | None:
+    given = dict(overrides)
+    out_dir, goes_on = given.get("out_dir", "auto"), given.get("init_from") in ("resume", "auto")
+    if out_dir == "auto":
+        return next((run for run in reversed(find_runs(Path(RUNS))) if _is_of_launch(run, launch)), None)
+    there = next((run for run in (Path(out_dir), Path(RUNS, out_dir)) if is_run(run)), None)
+    return there if there is not None and (goes_on or _is_of_launch(there, launch)) else None
+
+
+def _is_of_launch(run: Path, launch: str) -> bool:
+    """Whether the processes that train now, started before by the same launcher, have begun this run."""
+    import psutil
+
     try:
-        return str(read_run_file(run).get("launch", ""))
-    except UserError:
-        return ""
+        facts = read_run_file(run)
+        return facts.get("launch") == launch and facts.get("created_at_s", 0.0) >= psutil.Process(os.getppid()).create_time() - 1
+    except (UserError, psutil.Error):
+        return False

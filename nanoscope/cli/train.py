@@ -86,16 +86,15 @@ def _launch(given: Namespace, size: int) -> int:
 def _run_as_rank(given: Namespace) -> int:
     """One of several processes. The first speaks; the others only when something is wrong with them."""
     from nanoscope.api.launching import LOST
-    from nanoscope.api.ranks import after_a_restart, leave, ranks_here
+    from nanoscope.api.ranks import first_on_disk, leave, ranks_here
     from nanoscope.api.training import plan_job, run_job
     from nanoscope.cli.watch import print_ending
 
     ranks = ranks_here()
     assert ranks is not None
     try:
-        job = ranks.first_does(
-            lambda: plan_job(given.source, after_a_restart(given.overrides, ranks.launch), lambda words: _tell(words, given.lang))
-        )
+        overrides = first_on_disk(given.overrides, ranks)
+        job = ranks.first_does(lambda: plan_job(given.source, overrides, lambda words: _tell(words, given.lang)))
         view = chosen_view(given.view) if ranks.is_first else "lines"
         ended = run_job(job, lambda progress, folder: _views(view, progress, folder, job, given.lang), _Preparing(job, given.lang), ranks)
     finally:

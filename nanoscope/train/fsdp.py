@@ -27,6 +27,7 @@ def blocks_of(module: nn.Module) -> list[nn.Module]:
 @contextlib.contextmanager
 def unsharded(with_loss: nn.Module) -> Iterator[None]:
     """In the block, the root's parameters are whole. Its blocks gather theirs when they are called."""
+    fully_shard.state(with_loss)._lazy_init()  # type: ignore[attr-defined]  # which else its first forward pass would do
     with_loss.unshard()  # type: ignore[operator]
     try:
         yield

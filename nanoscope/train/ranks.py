@@ -57,7 +57,7 @@ class Pace:
 
 class Ranks:
     rank, size, local_rank = 0, 1, 0
-    is_first = True
+    is_first: bool = True
     hosts: list[str] = []  # noqa: RUF012  the machine of each rank
     launch = ""  # what the processes that were started together, and started again, have in common
     is_sharded = False  # each rank holds a part of every parameter (FSDP2) in place of a copy of all (DDP)
@@ -75,6 +75,9 @@ class Ranks:
         return share_of(config, self.rank, self.size)
 
     # --- at the start
+
+    def choose_first(self, step: int) -> None:
+        """Makes that rank the first which has the newest checkpoint of this run on its disk (`step`; -1: none)."""
 
     def first_does(self, work: Callable[[], Done]) -> Done:
         """What the first rank gets from `work`, on every rank; its UserError stops them all."""

@@ -11,18 +11,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def broadcast_object(value: Any, is_first: bool) -> Any:
-    """`value` of the first rank. The ranks of one run trust each other; nothing here is ever read from a disk."""
+def broadcast_object(value: Any, is_first: bool, first: int = 0) -> Any:
+    """`value` of the first rank (whose number is `first`). The ranks of one run trust each other; nothing here is ever read from a disk."""
     if is_first:
         packed, tensors = _packed(value)
         head: list[Any] = [packed, [(tuple(t.shape), t.dtype) for t in tensors]]
     else:
         head, tensors = [None, None], []
-    dist.broadcast_object_list(head, 0)
+    dist.broadcast_object_list(head, first)
     if not is_first:
         tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in head[1]]
     for tensor in tensors:
-        dist.broadcast(tensor, 0)
+        dist.broadcast(tensor, first)
     return value if is_first else _Unpacker(io.BytesIO(head[0]), tensors).load()
 
 

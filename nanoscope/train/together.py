@@ -48,7 +48,7 @@ def join(environment: dict[str, str] | os._Environ[str] = os.environ) -> Togethe
 class Together(Ranks):
     def __init__(self, rank: int, size: int, local_rank: int, launch: str = ""):
         self.rank, self.size, self.local_rank, self.launch = rank, size, local_rank, launch
-        self.is_first = rank == 0
+        self.first = 0
         self._group: dist.ProcessGroup | None = None  # gradients
         self._control: dist.ProcessGroup | None = None  # numbers
         self._averaging: Averaging | None = None
@@ -57,7 +57,17 @@ class Together(Ranks):
         self._last_took_s = 0.0
         self.presence = Presence(rank, size)
 
+    @property
+    def is_first(self) -> bool:  # type: ignore[override]
+        return self.rank == self.first
+
     # --- at the start
+
+    def choose_first(self, step: int) -> None:
+        """Makes that rank the first which has the newest checkpoint of this run on its disk (`step`; -1 where it has none). A rendezvous
+        gives out numbers anew after each restart, and may give 0 to a machine that has nothing."""
+        steps = [row[0] for row in self._gathered([float(step)], None)]
+        self.first = steps.index(max(steps))
 
     def begin(self, config: Config, device: torch.device, *, is_sharded: bool) -> None:
         """Opens the connections for training, with the patience that the config has."""
@@ -111,15 +121,15 @@ class Together(Ranks):
     def require_equal(self, what: Message, value: str) -> None:
         everybody: list[Any] = [None] * self.size
         dist.all_gather_object(everybody, (value, socket.gethostname()))
-        differing = [rank for rank, (other, _) in enumerate(everybody) if other != everybody[0][0]]
+        differing = [rank for rank, (other, _) in enumerate(everybody) if other != everybody[self.first][0]]
         if not differing:
             return
         if not self.is_first:
             raise FailedElsewhere
         raise fault(
             msg(
-                "{what} of rank {rank:count} (on {host:code}) differs from that of rank 0",
-                what=what, rank=differing[0], host=everybody[differing[0]][1],
+                "{what} of rank {rank:count} (on {host:code}) differs from that of rank {first:count}",
+                what=what, first=self.first, rank=differing[0], host=everybody[differing[0]][1],
             ),
             fix=msg("copy it from the first machine to the others"),
         )  # fmt: skip
@@ -239,7 +249,7 @@ class Together(Ranks):
         # A float holds 53 bits whole: the digest goes in two halves.
         own = digest(model)
         everybody = self._gathered([float(own >> 32), float(own & 0xFFFFFFFF)], "comparing the weights")
-        return [rank for rank, theirs in enumerate(everybody) if theirs != everybody[0]]
+        return [rank for rank, theirs in enumerate(everybody) if theirs != everybody[self.first]]
 
     def realign(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         tensors = [parameter.data for parameter in model.parameters()] + list(model.buffers())
@@ -249,7 +259,7 @@ class Together(Ranks):
         with self._at("sending the first rank's weights"):
             for tensor in tensors:
                 on_cpu = tensor.device.type == "cpu"
-                dist.broadcast(tensor, 0, group=self._control if on_cpu else self._group)
+                dist.broadcast(tensor, self.first, group=self._control if on_cpu else self._group)
 
     def whole(self, with_loss: nn.Module) -> AbstractContextManager[object]:
         if not self.is_sharded:
@@ -283,7 +293,7 @@ class Together(Ranks):
 
     def _ship(self, value: Any) -> Any:
         with self._at("waiting for what the first rank has to say"):
-            return broadcast_object(value, self.is_first)
+            return broadcast_object(value, self.is_first, self.first)
 
     @contextlib.contextmanager
     def _at(self, call: str, *, is_waiting_counted: bool = True) -> Iterator[None]:

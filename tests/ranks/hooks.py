@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import torch
@@ -41,6 +42,18 @@ def failing_rank_1(ranks: Ranks) -> None:
             raise ValueError("a fault of rank 1")
 
     _before_gradients(ranks, 1, fail)
+
+
+def poisoned_rank_1(ranks: Ranks) -> None:
+    """Rank 1 sees a loss that is not finite after step 3."""
+
+    def gather(trainee, *rest):
+        seen = _gather(trainee, *rest)
+        if ranks.rank == 1 and trainee.progress.step == 3 and trainee.progress.tries == 3:
+            return dataclasses.replace(seen, loss=seen.loss * float("nan"))
+        return seen
+
+    step_module.gather_gradients = gather
 
 
 def paced(ranks: Ranks) -> None:

@@ -43,6 +43,15 @@ def test_healthy_ranks_do_not_drift(tmp_path: Path):
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
+def test_a_number_that_is_not_finite_on_one_rank_is_kept_from_the_weights_of_all(engine: str, tmp_path: Path):
+    trained(2, {tmp_path / "run": CONFIG | {"max_iters": 10, "engine": engine}}, hook="poisoned_rank_1")
+    told = events_of(tmp_path / "run")
+    assert [(event["step"], event["because"]) for event in told if event["event"] == "step_skipped"] == [(3, "loss")]
+    assert sorted(losses_of(tmp_path / "run")) == list(range(1, 11))
+    assert not [event for event in told if event["event"] in ("rank_drifted", "ranks_lost")]
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
 def test_a_hang_ends_with_the_name_of_the_rank_and_the_call(engine: str, tmp_path: Path):
     group = start(2, {tmp_path / "run": CONFIG | {"rank_timeout": 4, "engine": engine}}, hook="hanging_rank_1")
     try:
