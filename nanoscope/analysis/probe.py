@@ -46,7 +46,7 @@ CLEAR = 2.5
 """Standard errors. Not two: some ten gains are measured of each run, and one of ten that are zero would pass that every fourth time."""
 SMALLEST_WORTH = 0.02
 """Nats. An expected gain below this is not called a cause: repeats of such a run differ by as much."""
-BRANCH_SPREAD = 0.004
+BRANCH_SPREAD = 0.0015
 """Nats by which two branches may differ that should be equal, beyond the error of the evaluation: a short branch ends where its last
 batches leave it. Between branches that share their batches it is small; bench/probes.py shows whether sound runs stay below."""
 

@@ -21,6 +21,7 @@ NOISE_BATCHES = 24  # gradients behind the noise scale
 WINDOWS_FRAC = 0.02  # forward passes of a question that only looks, as a share of the run
 WIDER = 2  # times the width, in the branch that asks for the size
 LARGER = 4  # times the batch
+HIGHER = (2.0, 8.0, 32.0)  # times the rate, one after the other as long as it wins
 TIMED = 6  # updates of each batch that are timed
 USUALLY_SLOWER = 3.0  # an update with four times the batch, before it has been timed
 
@@ -202,7 +203,7 @@ def _planned(frame: Frame, question: str) -> Planned:
             return Planned(question, (off_or_on, decay))
         case "rate":
             stands = (as_it_stands(frame),) if frame.rest is not frame.own else ()
-            return Planned(question, (*stands, to_zero(frame), rate_times(frame, 2.0), rate_times(frame, 0.5)))
+            return Planned(question, (*stands, to_zero(frame), rate_times(frame, HIGHER[0]), rate_times(frame, 0.5)))
         case "batch":
             up, down = larger_batch(frame, USUALLY_SLOWER), smaller_batch(frame)
             return Planned(question, (up,) if down is None else (up, down), NOISE_BATCHES + TIMED * (1 + USUALLY_SLOWER))

@@ -39,7 +39,8 @@ def data(branches: Branches) -> Iterator[Effect | Reading]:
             shift=shift, error=shift_error),
         {"shift": shift, "error": shift_error},
     )  # fmt: skip
-    seen, seen_error = means["just"]
+    # What was seen a moment ago is fresh in the weights, and soon fades; what was seen long ago and is still known is memory.
+    seen, seen_error = means["long_ago" if "long_ago" in means else "just"]
     val, val_error = means["val"]
     if "never" in means:
         fresh, fresh_error = means["never"]
@@ -53,7 +54,7 @@ def data(branches: Branches) -> Iterator[Effect | Reading]:
         memory, memory_error = gap - explained, math.hypot(gap_error, shift_error)
         change = msg("a part of train that was kept from the counting, against val")
     yield Effect("val_differs", "data", change, shift, shift_error, *foretold(shift, shift_error, "as_seen"), cost)
-    fresh_data = msg("windows just seen, against text of the same kind that was never seen")
+    fresh_data = msg("windows seen long ago, against text of the same kind that was never seen")
     yield Effect("data_too_little", "data", fresh_data, memory, memory_error, *foretold(memory, memory_error, "data"), cost)
 
 

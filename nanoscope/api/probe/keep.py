@@ -76,7 +76,7 @@ def _branch_of(frame: Frame, effect: Effect) -> plan.Branch | None:
     if name.startswith("batch-x"):
         slower = frame.updates / max(1, _updates_of(effect))
         return plan.larger_batch(frame, slower)
-    known = [plan.to_zero(frame), *(plan.rate_times(frame, t) for t in (2.0, 8.0, 0.5)), plan.smaller_batch(frame), plan.wider(frame)]
+    known = [plan.to_zero(frame), *(plan.rate_times(frame, t) for t in (*plan.HIGHER, 0.5)), plan.smaller_batch(frame), plan.wider(frame)]
     known += [plan.with_dropout(frame, d) for d in (0.0, 0.1)] + [plan.with_decay(frame, d) for d in (0.0, 0.1)]
     return next((each for each in known if each is not None and each.name == name), None)
 

@@ -30,13 +30,18 @@ def rate(branches: Branches) -> Found:
     """First whether the noise of the rate that is left at the end costs anything; then whether the schedule is at the right height."""
     frame = branches.frame
     yield measured(branches, plan.to_zero(frame), "rate_too_high", "rate_too_high", against=branches.run(plan.as_it_stands(frame)))
-    higher = measured(branches, plan.rate_times(frame, 2.0), "rate_too_low", "rate_too_low")
-    if higher.gain is not None and higher.gain > 2 * higher.se:
-        further = measured(branches, plan.rate_times(frame, 8.0), "rate_too_low", "rate_too_low")
-        yield further if further.gain is not None and further.gain > higher.gain else higher
+    best = measured(branches, plan.rate_times(frame, plan.HIGHER[0]), "rate_too_low", "rate_too_low")
+    if (best.gain or 0.0) < -2 * best.se:
+        yield best
+        yield measured(branches, plan.rate_times(frame, 0.5), "rate_too_high", "rate_lower")
         return
-    yield higher
-    yield measured(branches, plan.rate_times(frame, 0.5), "rate_too_high", "rate_lower")
+    # At a rate that is far too low twice of it is hardly to be seen in a short branch: on, in larger steps, as long as it does not get worse.
+    for times in plan.HIGHER[1:]:
+        further = measured(branches, plan.rate_times(frame, times), "rate_too_low", "rate_too_low")
+        if (further.gain or 0.0) <= (best.gain or 0.0):
+            break
+        best = further
+    yield best
 
 
 def batch(branches: Branches) -> Found:
