@@ -124,15 +124,17 @@ def test_run_folders_groups_and_rescoring(trained, here, capsys):
 
 
 def test_a_forecast_of_a_run_at_a_step(trained, here, capsys):
-    assert main(["forecast", f"{trained / 'good-1'}@42", "--at=60", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["forecast"]
+    assert main(["forecast", f"{trained / 'good-1'}@51", "--at=60", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    found = answer["forecast"]
+    assert found is not None, answer["refused"]
     assert found["at_step"] == 60 and found["low"] < found["loss"] < found["high"]
-    assert main(["forecast", f"{trained / 'good-1'}@42", "--at=6000"]) == 0
+    assert main(["forecast", f"{trained / 'good-1'}@51", "--at=6000"]) == 0
     assert "cannot be said" in capsys.readouterr().out
 
 
 def test_pictures(trained, here):
     pytest.importorskip("matplotlib")
     assert main(["compare", str(trained / "good-1"), str(trained / "bad-1"), "-o", "c.png"]) == 0
-    assert main(["forecast", f"{trained / 'good-1'}@42", "--at=60", "-o", "f.svg"]) == 0
+    assert main(["forecast", f"{trained / 'good-1'}@51", "--at=60", "-o", "f.svg"]) == 0
     assert (here / "c.png").read_bytes().startswith(b"\x89PNG") and b"<svg" in (here / "f.svg").read_bytes()
