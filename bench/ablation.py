@@ -128,6 +128,8 @@ def trained(config: Config, variant: Variant, dataset: Dataset, seed: int) -> tu
     with tempfile.TemporaryDirectory() as folder, variant.instead():
         changed = dataclasses.replace(config, **variant.settings, seed=1337 + seed, out_dir=folder)  # type: ignore[arg-type]
         outcome = train(changed, dataset, Path(folder, "run"), hear, may_refuse=False)
+    if outcome.why != "finished":  # the loop takes a signal as the wish to save and stop
+        raise SystemExit(f"{outcome.why}: {outcome.because}")
     return outcome.val_loss, 1000 * float(np.median(took))
 
 

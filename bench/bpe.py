@@ -126,6 +126,8 @@ def trained(config: Config, dataset: Dataset, seed: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         outcome = train(dataclasses.replace(config, seed=seed, out_dir=str(run)), dataset, run, lambda event: None, may_refuse=False)
+    if outcome.why != "finished":  # the loop takes a signal as the wish to save and stop
+        raise SystemExit(f"{outcome.why}: {outcome.because}")
     return outcome.val_loss
 
 
