@@ -66,7 +66,7 @@ def sweep(
     values = trials_of(ranges, rungs[0].trials)
     done: list[Trial] = []
     for number, rung in enumerate(rungs):
-        here = []
+        here: list[Trial] = []
         for each in values:
             if time.monotonic() - started_at_s > budget_s and here:
                 break

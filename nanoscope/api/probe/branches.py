@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,13 +64,12 @@ class Branches:
     def config_of(self, wanted: Branch) -> Config:
         folder = probe_folder(self.subject.folder, self.subject.step, wanted.name)
         end = self.subject.step + wanted.updates
-        quiet = {
+        quiet: dict[str, Any] = {
             "init_from": self.subject.name, "out_dir": str(folder), "overwrite": False, "sample_interval": 0, "wandb_log": False,
             "max_iters": end, "eval_only": False, "keep_checkpoints": 1,
         }  # fmt: skip
-        if (
-            not wanted.changes
-        ):  # the run's own continuation: it evaluates when the run does, since nanoGPT's order draws both from one stream
+        if not wanted.changes:
+            # The run's own continuation evaluates when the run does: nanoGPT's order draws batches and evaluations from one stream.
             return dataclasses.replace(self.subject.config, **quiet, lr_decay_iters=self.subject.config.decay_ends)
         once = {
             "eval_interval": end + 1,

@@ -82,4 +82,4 @@ def _branch_of(frame: Frame, effect: Effect) -> plan.Branch | None:
 
 
 def _updates_of(effect: Effect) -> int:
-    return int(effect.change.args["updates"])
+    return int(str(effect.change.args["updates"]))
