@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nanoscope.api.ranks import LAUNCHER
 from nanoscope.errors import fault
 from nanoscope.message import Message, msg
 
@@ -144,5 +145,5 @@ class Group:
         return {
             "OMP_NUM_THREADS": str(max(1, cores // self.size)), **os.environ,
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(self.size), "LOCAL_WORLD_SIZE": str(self.size),
-            "TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_RUN_ID": self._id,
+            "TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_RUN_ID": self._id, LAUNCHER: str(os.getpid()),
         }  # fmt: skip

@@ -18,6 +18,7 @@ from nanoscope.record.write import read_run_file
 if TYPE_CHECKING:
     from nanoscope.train.ranks import Ranks
 
+LAUNCHER = "NANOSCOPE_LAUNCHER"  # in the environment of the processes that `--devices` starts: who started them
 _joined: list[Ranks] = []
 
 
@@ -31,9 +32,10 @@ def ranks_here() -> Ranks | None:
     if not is_a_rank():
         return None
     if not _joined:
+        launcher = int(os.environ.get(LAUNCHER, os.getppid()))  # asked before torch is imported, which takes seconds
         from nanoscope.train.together import join
 
-        group = join()
+        group = join(launcher=launcher)
         if group is None:
             return None
         _joined.append(group)

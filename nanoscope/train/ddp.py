@@ -29,11 +29,11 @@ class Averaging:
         self._caller = _Caller(with_loss)
         size_mb = sum(p.numel() * p.element_size() for p in with_loss.parameters() if p.requires_grad) / 2**20
         device = next(with_loss.parameters()).device
-        self.run = DistributedDataParallel(
-            self._caller, process_group=group, gradient_as_bucket_view=True, **{BUFFERS: False},
-            bucket_cap_mb=min(LARGEST_BUCKET_MB, max(SMALLEST_BUCKET_MB, size_mb / BUCKETS)),  # type: ignore[arg-type]
-            device_ids=[device.index] if device.type == "cuda" else None,
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            BUFFERS: False, "gradient_as_bucket_view": True, "device_ids": [device.index] if device.type == "cuda" else None,
+            "bucket_cap_mb": min(LARGEST_BUCKET_MB, max(SMALLEST_BUCKET_MB, size_mb / BUCKETS)),
+        }  # fmt: skip
+        self.run = DistributedDataParallel(self._caller, process_group=group, **options)
         self.run.register_comm_hook(group, self._average)
         self._clock = _CudaClock() if device.type == "cuda" else _Clock()
 

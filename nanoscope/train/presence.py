@@ -38,7 +38,8 @@ class Presence:
         self._beats = 0
 
     def start(self) -> None:
-        store = dist.distributed_c10d._get_default_store().clone()  # a connection of its own: the thread must not get in anybody's way
+        store: Any = dist.distributed_c10d._get_default_store()
+        store = store.clone()  # a connection of its own: the thread must not get in anybody's way
         store.set_timeout(timedelta(seconds=5 * BEAT_S))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = dist.PrefixStore(f"nanoscope-{attempt}", store)
@@ -57,6 +58,7 @@ class Presence:
 
     def who_is_missing(self, call: str, waited_s: float, error: BaseException) -> tuple[Message, list[int]]:
         """Looks twice, some seconds apart: whoever says the same again says nothing any more."""
+        waited_s = round(waited_s, 1)
         first = self._everybody()
         time.sleep(LISTEN_S)
         second = self._everybody()

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -35,19 +35,36 @@ PATIENCE = timedelta(days=1)  # for what may take long before training starts: p
 SLOW_UPDATE_S = 5.0  # from here on, stopping is agreed upon before each micro-batch and not only after an update
 
 
-def join(environment: dict[str, str] | os._Environ[str] = os.environ) -> Together | None:
-    """The group that this process was started into; None where it was started alone."""
+def join(environment: Mapping[str, str] = os.environ, launcher: int | None = None) -> Together | None:
+    """The group that this process was started into; None where it was started alone. `launcher`: the process that did it."""
     if int(environment.get("WORLD_SIZE", "1")) < 2 and "TORCHELASTIC_RUN_ID" not in environment:
         return None
+    watch = LauncherWatch(launcher or os.getppid())
     if not dist.is_initialized():
         dist.init_process_group("gloo", timeout=PATIENCE)
     launch = f"{environment.get('TORCHELASTIC_RUN_ID', '')}:{socket.gethostname()}:{os.getppid()}"
-    return Together(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), launch)
+    return Together(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), launch, watch)
+
+
+class LauncherWatch:
+    """A launcher that was killed cannot end its processes: they notice within a second, and end by themselves."""
+
+    def __init__(self, launcher: int):
+        self._launcher = launcher
+        self.stop: StopRequest | None = None  # once there is something to save
+        threading.Thread(target=self._watch, name="launcher-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        while os.getppid() == self._launcher:
+            time.sleep(1.0)
+        if self.stop is None:
+            os._exit(128 + signal.SIGTERM)
+        self.stop.signal = self.stop.signal or signal.SIGTERM
 
 
 class Together(Ranks):
-    def __init__(self, rank: int, size: int, local_rank: int, launch: str = ""):
-        self.rank, self.size, self.local_rank, self.launch = rank, size, local_rank, launch
+    def __init__(self, rank: int, size: int, local_rank: int, launch: str, watch: LauncherWatch):
+        self.rank, self.size, self.local_rank, self.launch, self._watch = rank, size, local_rank, launch, watch
         self.first = 0
         self._group: dist.ProcessGroup | None = None  # gradients
         self._control: dist.ProcessGroup | None = None  # numbers
@@ -167,15 +184,7 @@ class Together(Ranks):
     def listen(self, stop: StopRequest) -> None:
         self._stop = stop
         stop.is_echo_ignored = True  # a launcher and the terminal both pass a Ctrl-C on
-        parent = os.getppid()
-
-        def watch() -> None:
-            while stop.signal is None:
-                time.sleep(1.0)
-                if os.getppid() != parent and stop.signal is None:  # the launcher was killed: nobody would ever end us
-                    stop.signal = signal.SIGTERM
-
-        threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
+        self._watch.stop = stop
 
     # --- in an update
 

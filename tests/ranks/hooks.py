@@ -32,8 +32,8 @@ def drifting_rank_1(ranks: Ranks) -> None:
 
 
 def hanging_rank_1(ranks: Ranks) -> None:
-    """Rank 1 stays in step 5 for a minute."""
-    _before_gradients(ranks, 1, lambda step: time.sleep(60) if step == 5 else None)
+    """Rank 1 stays in step 5 for some minutes."""
+    _before_gradients(ranks, 1, lambda step: time.sleep(300) if step == 5 else None)
 
 
 def failing_rank_1(ranks: Ranks) -> None:

@@ -46,7 +46,7 @@ def look(case: Case) -> Iterator[Finding | NotChecked]:
     if updates < FEWEST_UPDATES or len(busy) < 2 or not took > 0:
         yield NotChecked("straggler_rank", msg("{count:count} updates are too few to compare ranks", count=updates))
         return
-    hosts = tuple(known["rank_hosts"].value)  # type: ignore[arg-type]
+    hosts: tuple[str, ...] = known["rank_hosts"].value  # type: ignore[assignment]
     slowest = np.asarray(known["rank_slowest"].value, dtype=float)
     yield from _straggler(busy, slowest, took, updates, hosts)
     yield from _communication(busy, np.asarray(known["rank_comm_s"].value, dtype=float), took, updates)
