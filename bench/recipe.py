@@ -38,7 +38,7 @@ GPU_RESULT = 1.4697  # what nanoGPT's README reports for its GPU demo
 # What can be exported needs more updates and a larger model to get as far: nanoGPT's own shape and batch.
 PLAIN = (
     "--token_shift=False", "--ngram_rows=0", "--n_layer=4", "--n_head=4", "--n_embd=128", "--batch_size=12", "--learning_rate=0.0012",
-    "--matrix_learning_rate=0.02", "--max_iters=300", "--eval_interval=300",
+    "--matrix_learning_rate=0.02", "--max_iters=250", "--eval_interval=250",
 )  # fmt: skip
 
 
