@@ -29,7 +29,9 @@ class Averaging:
         self._caller = _Caller(with_loss)
         size_mb = sum(p.numel() * p.element_size() for p in with_loss.parameters() if p.requires_grad) / 2**20
         device = next(with_loss.parameters()).device
+        is_own_model = not type(getattr(with_loss, "model", with_loss)).__module__.startswith("nanoscope.")
         options: dict[str, Any] = {
+            "find_unused_parameters": is_own_model,  # a user's model may have some; ours have none, and looking for them takes time
             BUFFERS: False, "gradient_as_bucket_view": True, "device_ids": [device.index] if device.type == "cuda" else None,
             "bucket_cap_mb": min(LARGEST_BUCKET_MB, max(SMALLEST_BUCKET_MB, size_mb / BUCKETS)),
         }  # fmt: skip
