@@ -134,13 +134,17 @@ def _with_score(run: Run, model: Model, text: Text) -> Run:
     before = np.flatnonzero((run.evals.step < model.step) & np.isfinite(run.evals.val))
     scale = 1.0 if text.windows is not None else _bits_over_nats(run)
     count = len(before)
+    has_batches = scale == 1.0 and len(run.evals.batches) == len(run.evals) == len(run.evals.val_batch_losses)
+    # The way here shows how far repeats of such runs lie apart, where it was evaluated on batches that others have in common.
+    batches = [run.evals.batches[i] for i in before] if has_batches else [""] * count
+    batch_losses = [np.asarray(run.evals.val_batch_losses[i], float) for i in before] if has_batches else [np.zeros(0)] * count
     rows = {
         "step": [*run.evals.step[before], model.step],
         "train": [*run.evals.train[before], math.nan],
         "val": [*(run.evals.val[before] * scale), float(losses.mean())],
         "printed": [*run.evals.printed[before], model.step],
-        "batches": ("",) * count + (text.fingerprint,),
-        "val_batch_losses": (np.zeros(0),) * count + (losses,),
+        "batches": (*batches, text.fingerprint),
+        "val_batch_losses": (*batch_losses, losses),
     }
     return dataclasses.replace(run, evals=evals_from(rows, count + 1))
 
