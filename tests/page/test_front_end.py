@@ -59,6 +59,11 @@ def test_every_module_that_is_imported_is_there_and_exports_what_is_taken() -> N
                 )
 
 
+def test_the_page_fetches_its_modules_at_once() -> None:
+    needed = {name for name in SCRIPTS if name not in ("main.js", "report.js")}
+    assert set(re.findall(r'modulepreload" href="/page/([\w.]+)"', ASSETS["index.html"])) == needed
+
+
 def test_the_scripts_of_a_report_can_stand_in_one_file() -> None:
     assets = read_assets()
     whole = joined(assets, "report.js")

@@ -1,6 +1,6 @@
 // The charts of one or several runs: one axis, one zoom, one crosshair for all of them.
 
-import { Chart } from "./chart.js";
+import { Chart, plotlyReady } from "./chart.js";
 import { button, el, fill, keepingFocus, seldom } from "./dom.js";
 import { panelsFor } from "./panels.js";
 import { interpolate } from "./source.js";
@@ -41,7 +41,7 @@ export class Board {
   close() {
     this.eyes.disconnect();
     window.removeEventListener("resize", this.onResize);
-    for (const chart of this.charts.values()) window.Plotly.purge(chart.plot);
+    for (const chart of this.charts.values()) window.Plotly?.purge(chart.plot);
   }
 
   // --- data
@@ -52,6 +52,7 @@ export class Board {
     const answers = await Promise.all(
       this.all.map(async (run) => {
         const found = await this.source.series(run.id, wanted);
+        await plotlyReady();
         if (asked !== this.asked || this.keys) return found;
         this.have(run, found); // the very first curves are drawn as they come
         this.draw();

@@ -9,6 +9,12 @@ const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, s
 const TABLE_ROWS = 200;
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
+/** Its script is large and comes beside the page's own: data is asked for meanwhile, and only drawing waits. */
+export function plotlyReady() {
+  if (window.Plotly) return Promise.resolve();
+  return new Promise((done) => { document.getElementById("plotly").addEventListener("load", done, { once: true }); });
+}
+
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
