@@ -1,8 +1,8 @@
 """What a tracker costs a training: `python bench/trackers.py [--rounds=6] [--steps=150] [--with=tensorboard,wandb,trackio]`.
 
 Trains the same small model in turns: without a tracker, with a W&B that sleeps 10 seconds in every call, with one that raises in every
-call, and with the libraries themselves where asked. A round has each of them once, in an order that rotates. Told is the time from one update to
-the next (evaluations left out), against the run without a tracker of the same round.
+call, and with the libraries themselves where asked. A round has each of them once, in an order that rotates. Told is the time from one
+update to the next (evaluations left out), against the run without a tracker of the same round.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def main() -> None:
         for round_ in range(given.rounds):
             for kind in kinds[round_ % len(kinds) :] + kinds[: round_ % len(kinds)]:
                 took_ms[kind].append(one(kind, root / f"{kind}-{round_}", root, given.steps))
+                print(f"round {round_}: {kind} {took_ms[kind][-1]:.3f} ms", file=sys.stderr, flush=True)
     none = took_ms["none"]
     for kind in kinds:
         extra = [mine / theirs - 1 for mine, theirs in zip(took_ms[kind], none, strict=True)]
