@@ -64,7 +64,8 @@ def plan_job(
     overrides = resumed_if_begun(overrides)
     given = dict(overrides)
     if source is None and given.get("init_from") == "resume":
-        take_over(load(None, [(key, value) for key, value in overrides if key in ("init_from", "out_dir", "data_order", "dataset", "seed")]))
+        named = ("init_from", "out_dir", "data_order", "dataset", "seed")
+        take_over(load(None, [(key, value) for key, value in overrides if key in named]))
         settings = with_answer(_recorded_settings(given.get("out_dir", "auto"), overrides), tell)
         preset = named_preset(settings.preset) if settings.preset else None
         return Job(settings, source_name(None, settings.preset or DEFAULT_PRESET), preset, settings.notes)

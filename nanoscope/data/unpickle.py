@@ -102,7 +102,7 @@ def plain_value(payload: bytes, names: Mapping[str, Callable[..., Any]] | None =
                 stack.pop()
             elif name == "STOP":
                 break
-            elif name == "GLOBAL" and names is not None and argument in names:
+            elif name == "GLOBAL" and names is not None and isinstance(argument, str) and argument in names:
                 stack.append(Named(argument, names[argument]))
             elif name == "REDUCE" and names is not None:
                 arguments, what = _expect(stack.pop(), tuple), _expect(stack.pop(), Named)
