@@ -443,7 +443,7 @@ def write_table(path: Path, healthy: list[Verdict], ill: list[Verdict]) -> None:
     head = (
         f"{alarms} false alarms in {len(healthy)} verdicts on {sum(v.cut is None for v in healthy)} healthy runs, "
         f"whole and cut at random steps; "
-        f"{sum(v.is_right for v in ill)} of {len(ill)} ill runs named with the right cause first."
+        f"{sum(v.is_right for v in ill)} of {len(ill)} verdicts on {sum(not v.is_blind for v in ill)} ill runs name the right cause first."
     )
     begin, end = "<!-- false alarms: begin -->", "<!-- false alarms: end -->"
     text = path.read_text(encoding="utf-8") if path.exists() else f"{begin}\n{end}\n"
