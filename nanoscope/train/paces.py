@@ -30,5 +30,6 @@ class Paces:
             rank_slowest=[sum(row.index(max(row)) == rank for row in self._busy) for rank in range(len(self._busy[0]))],
             rank_comm_s=[median(column) for column in zip(*self._comm, strict=True)],
         )  # fmt: skip
-        self.__init__()  # type: ignore[misc]
+        for kept in (self._took, self._busy, self._comm):
+            kept.clear()
         return told
