@@ -33,7 +33,7 @@ def test_the_answer_is_a_ranked_table_and_is_kept(run: Path, capsys: pytest.Capt
     [
         (["@7"], "has no checkpoint of step 7"),
         (["@24", "--budget=3Btok"], "is not a time"),
-        (["@24", "--question=weather"], "invalid choice"),
+        (["@24", "--question=weather"], "is not one of its choices"),
     ],
 )
 def test_a_mistake_is_told_without_a_traceback(run: Path, words: list[str], said: str, capsys: pytest.CaptureFixture):

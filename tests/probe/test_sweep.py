@@ -54,6 +54,7 @@ def test_what_cannot_be_told_from_the_best_goes_on_with_it():
 
 def test_a_sweep_finds_the_better_rate_and_writes_it_down(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nanoscope.analysis.sweep.CANDIDATES", (3,))
     data = make_data(tmp_path / "data" / "tiny")
     base = tmp_path / "base.toml"
     base.write_text(
@@ -61,7 +62,7 @@ def test_a_sweep_finds_the_better_rate_and_writes_it_down(tmp_path: Path, capsys
         'max_iters = 60\nlr_decay_iters = 60\nwarmup_iters = 4\neval_iters = 4\nlearning_rate = 1e-3\nmin_lr = 1e-4\ndevice = "cpu"\n'
         "compile = false\nthreads = 1\n"
     )
-    assert main(["sweep", str(base), "--learning_rate=1e-6..1e-2", "--budget=2s", "--json"]) == 0
+    assert main(["sweep", str(base), "--learning_rate=1e-6..1e-2", "--budget=5m", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["best"]["values"]["learning_rate"] == 1e-2
     best = load(found["config_file"]).config
