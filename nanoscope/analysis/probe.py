@@ -115,15 +115,26 @@ class Answer:
 
 
 def ranked(effects: Iterable[Effect]) -> tuple[Effect, ...]:
-    """Certain faults, then clear gains by size, then the rest."""
+    """Certain faults, then clear gains by size, then the rest.
+
+    A lower rate and a larger batch both take noise out of the updates. Where the batch does not win clearly more than the rate, the rate is
+    named first: it costs nothing."""
+    effects = list(effects)
+    quieter = max((e for e in effects if e.cause == "rate_too_high" and e.is_clear), key=lambda e: e.expected or 0.0, default=None)
 
     def place(effect: Effect) -> tuple[int, float]:
         expected = -math.inf if effect.expected is None else effect.expected
+        if quieter is not None and effect.cause == "batch_too_small" and not _wins_more(effect, quieter):
+            expected = min(expected, math.nextafter(quieter.expected or 0.0, -math.inf))
         if effect.is_fact:
             return (0, -float(len(TITLES)) + list(TITLES).index(effect.cause))
         return (1 if effect.is_clear else 2, -expected)
 
     return tuple(sorted(effects, key=place))
+
+
+def _wins_more(effect: Effect, other: Effect) -> bool:
+    return (effect.gain or 0.0) - (other.gain or 0.0) > 2 * math.hypot(effect.se, other.se)
 
 
 def is_settled(effects: Sequence[Effect]) -> bool:
@@ -160,7 +171,7 @@ class Growth:
 
 
 GROWTH: dict[str, Growth] = {
-    "rate_too_high": Growth(-0.1, 0.15, 0.45),
+    "rate_too_high": Growth(-0.1, 0.3, 0.8),
     "rate_lower": Growth(-0.2, 0.1, 0.5),
     "rate_too_low": Growth(0.1, 0.5, 0.85),
     "dropout": Growth(-0.1, 0.25, 0.5),

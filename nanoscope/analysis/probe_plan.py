@@ -21,7 +21,7 @@ NOISE_BATCHES = 24  # gradients behind the noise scale
 WINDOWS_FRAC = 0.02  # forward passes of a question that only looks, as a share of the run
 WIDER = 2  # times the width, in the branch that asks for the size
 LARGER = 4  # times the batch
-HIGHER = (2.0, 8.0, 32.0)  # times the rate, one after the other as long as it wins
+HIGHER = (2.0, 8.0, 32.0)  # times the rate; the larger ones where the first does no harm
 TIMED = 6  # updates of each batch that are timed
 USUALLY_SLOWER = 3.0  # an update with four times the batch, before it has been timed
 

@@ -74,6 +74,13 @@ def test_a_certain_fault_comes_before_the_largest_gain_and_ends_the_questions():
     assert is_settled(order) and not is_settled(order[1:])
 
 
+def test_a_batch_that_wins_no_more_than_a_lower_rate_does_not_come_before_it():
+    rate, batch = effect("rate_too_high", 0.032, 0.007), effect("batch_too_small", 0.06, 0.015)
+    assert [each.cause for each in ranked([batch, rate])] == ["rate_too_high", "batch_too_small"]
+    larger = effect("batch_too_small", 0.2, 0.015)
+    assert [each.cause for each in ranked([larger, rate])] == ["batch_too_small", "rate_too_high"]
+
+
 def test_an_interval_holds_the_error_of_the_measurement_and_what_becomes_of_such_gains():
     expected, low, high = foretold(0.1, 0.01, "as_seen")
     assert (expected, low, high) == pytest.approx((0.1, 0.1 - 1.96 * 0.01, 0.1 + 1.96 * 0.01), abs=1e-4)

@@ -35,13 +35,9 @@ def rate(branches: Branches) -> Found:
         yield best
         yield measured(branches, plan.rate_times(frame, 0.5), "rate_too_high", "rate_lower")
         return
-    # At a rate that is far too low, twice of it is hardly to be seen in a short branch: on in larger steps, as long as that wins.
-    for times in plan.HIGHER[1:]:
-        further = measured(branches, plan.rate_times(frame, times), "rate_too_low", "rate_too_low")
-        if (further.gain or 0.0) <= (best.gain or 0.0):
-            break
-        best = further
-    yield best
+    # At a rate that is far too low, twice of it is not to be seen in a short branch, and even eight times may not be.
+    further = [measured(branches, plan.rate_times(frame, times), "rate_too_low", "rate_too_low") for times in plan.HIGHER[1:]]
+    yield max((best, *further), key=lambda effect: -math.inf if effect.gain is None else effect.gain)
 
 
 def batch(branches: Branches) -> Found:
