@@ -37,8 +37,8 @@ def arguments(parser: Parser) -> None:
         default="auto",
         metavar="char|gpt2|bpe|bpe-gpt2|DIR",
         help=msg(
-            "characters, GPT-2's tokens, a BPE trained on this text (bpe-gpt2: split as GPT-2 does, for llama.cpp), or the one in a folder; "
-            "auto: by the size of the text"
+            "characters, GPT-2's tokens, a BPE trained on this text (bpe-gpt2: split as GPT-2 does, for llama.cpp), or the one in a folder;"
+            " auto: by the size of the text"
         ),
     )
     parser.add_argument("--vocab_size", type=int, metavar="N", help=msg("tokens of a BPE of your own; 4,096 if not given"))
