@@ -218,9 +218,11 @@ def really(folder: Path, only: str) -> None:
         if case.cause == "data_too_little":
             trained(config_of(folder, dataclasses.replace(case, data="plain"), seed), out)
             continue
-        path = run / "probes" / f"{step:06d}-{case.cause}.toml"
-        if path.is_file():
-            trained(dataclasses.replace(load(str(path)).config, out_dir=str(out), sample_interval=0), out)
+        answer = json.loads((run / "probes" / f"answer-{step:06d}.json").read_text())
+        change = next((effect["next"] for effect in answer["effects"] if effect["cause"] == case.cause and effect["next"]), "")
+        path = change.rpartition(" ")[2]
+        if path:
+            trained(dataclasses.replace(load(path).config, out_dir=str(out), sample_interval=0), out)
 
 
 def gain_of(folder: Path, name: str) -> tuple[float, float] | None:

@@ -62,7 +62,8 @@ def _next(subject: Subject, frame: Frame, effect: Effect) -> str:
     wanted = _branch_of(frame, effect)
     if wanted is None:
         return ""
-    path = probe_folder(subject.folder, subject.step, effect.cause).with_suffix(".toml")
+    branch = probe_folder(subject.folder, subject.step, wanted.name)
+    path = branch.with_name(branch.name + ".toml")  # one for each change: two of them may mend one cause
     from_ = subject.name
     if wanted.is_wider:
         from_ = f"{probe_folder(subject.folder, subject.step, wanted.name)}{START}@{subject.step}"
