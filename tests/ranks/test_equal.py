@@ -25,25 +25,38 @@ KINDS = {
 ENGINES = ("ddp", "fsdp")
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["float64", "float32"])
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
-    """Each kind trained by one process, and by two and four with both engines; each group of processes does all of its runs."""
+ISSUE = ("gpt2", "modern")
+CASES = (
+    [(kind, 2, True) for kind in KINDS] + [(kind, 4, True) for kind in ISSUE] + [(kind, size, False) for kind in ISSUE for size in (2, 4)]
+)
+"""(kind, ranks, in float64 for all its steps, or in float32 for ten)."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each kind trained by one process, and by several with both engines; each group of processes does all of its runs."""
     base = tmp_path_factory.mktemp("equal")
-    kinds = {name: changes | ({} if request.param else {"max_iters": 10, "eval_interval": 5}) for name, changes in KINDS.items()}
-    trained(1, {base / name: changes for name, changes in kinds.items()}, float64=request.param)
-    for size in (2, 4):
-        jobs = {base / f"{name}-{size}-{engine}": changes | {"engine": engine} for name, changes in kinds.items() for engine in ENGINES}
-        trained(size, jobs, float64=request.param)
-    return base, request.param
+    for is_float64 in (True, False):
+        short = {} if is_float64 else {"max_iters": 10, "eval_interval": 5}
+        sizes = {size for _, size, precise in CASES if precise == is_float64}
+        kinds = {kind for kind, _, precise in CASES if precise == is_float64}
+        trained(1, {base / f"{kind}-{is_float64}": KINDS[kind] | short for kind in kinds}, float64=is_float64)
+        for size in sizes:
+            jobs = {
+                base / f"{kind}-{is_float64}-{size}-{engine}": KINDS[kind] | short | {"engine": engine}
+                for kind, ranks, precise in CASES
+                for engine in ENGINES
+                if ranks == size and precise == is_float64
+            }
+            trained(size, jobs, float64=is_float64)
+    return base
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_those_of_one_process(kind: str, size: int, engine: str, runs: tuple[Path, bool]):
-    base, is_float64 = runs
-    one, many = base / kind, base / f"{kind}-{size}-{engine}"
+@pytest.mark.parametrize(("kind", "size", "is_float64"), CASES)
+def test_losses_are_those_of_one_process(kind: str, size: int, is_float64: bool, engine: str, runs: Path):
+    one, many = runs / f"{kind}-{is_float64}", runs / f"{kind}-{is_float64}-{size}-{engine}"
     limit = 1e-9 if is_float64 else 1e-5
     alone, together = losses_of(one), losses_of(many)
     assert together.keys() == alone.keys()
@@ -80,25 +93,26 @@ def test_mixed_precision_and_dropout_train_with_both_engines(tmp_path: Path):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["gpt2", "modern"])
-def test_a_checkpoint_loads_on_any_number_of_ranks_and_either_engine(kind: str, tmp_path: Path):
-    """1 -> 2 -> 4 -> 1, back and forth between the engines. What is loaded and saved again, nothing done in between, keeps every bit."""
-    run = tmp_path / "run"
-    config = KINDS[kind] | {"eval_interval": 4, "keep_checkpoints": 20, "max_iters": 4, "lr_decay_iters": 16}
-    trained(1, {run: config})
+def test_a_checkpoint_loads_on_any_number_of_ranks_and_either_engine(tmp_path: Path):
+    """1 -> 2 -> 4 -> 1, with a change of engine. What is loaded and saved again, nothing done in between, keeps every bit."""
+    kinds = {kind: KINDS[kind] | {"eval_interval": 4, "keep_checkpoints": 20, "max_iters": 4, "lr_decay_iters": 16} for kind in ISSUE}
+    trained(1, {tmp_path / kind: config for kind, config in kinds.items()})
     last = 4
-    for size, engine in ((2, "fsdp"), (4, "ddp"), (2, "ddp"), (4, "fsdp"), (1, "ddp")):
-        before = load(checkpoint_folder(run, last))
-        copy = tmp_path / f"copy-{last}-{size}-{engine}"
-        trained(size, {copy: config | {"engine": engine, "max_iters": 0, "init_from_run": f"{run}@{last}"}})
-        after = load(checkpoint_folder(copy, last))
-        assert before.model.keys() == after.model.keys()
-        assert all(equal(before.model[name], after.model[name]) for name in before.model)
-        assert digests(run, last) == digests(copy, last)
+    for size, engine in ((2, "fsdp"), (4, "ddp"), (1, "ddp")):
+        jobs = {}
+        for kind, config in kinds.items():
+            branch = {"engine": engine, "max_iters": 0, "init_from_run": f"{tmp_path / kind}@{last}"}
+            jobs[tmp_path / f"{kind}-copied-by-{size}"] = config | branch
+            jobs[tmp_path / kind] = config | {"engine": engine, "max_iters": last + 2}
+        trained(size, jobs)
+        for kind in kinds:
+            before, after = (load(checkpoint_folder(tmp_path / name, last)) for name in (kind, f"{kind}-copied-by-{size}"))
+            assert before.model.keys() == after.model.keys()
+            assert all(equal(before.model[name], after.model[name]) for name in before.model)
+            assert digests(tmp_path / kind, last) == digests(tmp_path / f"{kind}-copied-by-{size}", last)
         last += 2
-        trained(size, {run: config | {"engine": engine, "max_iters": last}})
-    whole = tmp_path / "whole"
-    trained(1, {whole: config | {"max_iters": last}})
-    alone, parts = losses_of(whole), losses_of(run)
-    assert parts.keys() == alone.keys()
-    assert all(parts[step][0] == pytest.approx(loss, abs=1e-5) for step, (loss, _) in alone.items())
+    trained(1, {tmp_path / f"{kind}-whole": config | {"max_iters": last} for kind, config in kinds.items()})
+    for kind in kinds:
+        alone, parts = losses_of(tmp_path / f"{kind}-whole"), losses_of(tmp_path / kind)
+        assert parts.keys() == alone.keys()
+        assert all(parts[step][0] == pytest.approx(loss, abs=1e-5) for step, (loss, _) in alone.items())
