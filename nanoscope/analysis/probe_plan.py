@@ -12,7 +12,7 @@ from nanoscope.sizing import flops_per_token, shape_of
 
 BRANCH_FRAC = 0.025  # length of a branch, as a share of the run
 FEWEST, MOST = 20, 500  # updates in a branch
-SCORED_FRAC = 0.12  # of a branch's cost, for the windows that it is judged on
+SCORED_FRAC = 0.2  # of a branch's cost, for the windows that it is judged on
 FEWEST_WINDOWS, MOST_WINDOWS = 64, 1024
 EVAL_ITERS = 4  # batches that a branch evaluates by itself, for its own record
 FORWARD = 1 / 3  # cost of evaluating a batch, in updates
@@ -203,7 +203,9 @@ def _planned(frame: Frame, question: str) -> Planned:
             return Planned(question, (off_or_on, decay))
         case "rate":
             stands = (as_it_stands(frame),) if frame.rest is not frame.own else ()
-            return Planned(question, (*stands, to_zero(frame), rate_times(frame, HIGHER[0]), rate_times(frame, 0.5)))
+            return Planned(
+                question, (*stands, to_zero(frame), *(rate_times(frame, times) for times in HIGHER))
+            )  # or, after the first, halved: that is cheaper
         case "batch":
             up, down = larger_batch(frame, USUALLY_SLOWER), smaller_batch(frame)
             return Planned(question, (up,) if down is None else (up, down), NOISE_BATCHES + TIMED * (1 + USUALLY_SLOWER))
