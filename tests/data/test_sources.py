@@ -84,7 +84,7 @@ def test_parquet_of_several_row_groups(tmp_path: Path, kind):
 def test_parquet_is_read_a_few_rows_at_a_time(tmp_path: Path):
     path = write_parquet(tmp_path / "x.parquet", [f"{n} " * 20_000 for n in range(200)], row_group_size=200)
     batches = list(read_documents(find_files([path]), None, Damaged(), {}))
-    assert len(batches) > 5 and max(len(batch.text) for batch in batches) < 8 << 20
+    assert len(batches) >= 4 and max(len(batch.text) for batch in batches) < 8 << 20
     assert 0.5 < sum(batch.read_bytes for batch in batches) / path.stat().st_size < 1.5
 
 

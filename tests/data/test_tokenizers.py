@@ -104,7 +104,7 @@ def test_an_unknown_character_is_named_with_where_it_stands_and_what_may_be_used
         CharTokenizer(list("\nabc")).encode("aabé!")
     (found,) = caught.value.faults
     assert say(found.what) == "the character 'é' is not among the 4 that this data has"
-    assert say(found.where) == "in aabé!"
+    assert say(found.where) == "aabé!"
     assert say(found.fix) == "use only these: abc"
 
 
