@@ -214,8 +214,7 @@ def streams(folder: Path, given: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "nanoscope", "train", *TINY, f"--out_dir={root / 'live'}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as training, server_over(root) as url:
         try:
-            _wait_for(lambda: (root / "live" / "events.jsonl").is_file())
-            time.sleep(15)
+            _wait_for(lambda: (root / "live" / "events.jsonl").read_bytes().count(b"step_taken") > 100)  # past the start, which is slower
             spans = []
             for turn in range(2 * given.turns):
                 is_open = turn % 2 == 1
