@@ -54,6 +54,8 @@ def curve_of(preset: str, seed: int, points: int, folder: Path) -> tuple[np.ndar
         recorder = Recorder(out)
         outcome = train(settings.config, open_dataset(settings.config.dataset), out, recorder, came_from=settings.came_from)
         recorder.close()
+        if outcome.why != "finished":
+            raise SystemExit(f"{preset}, seed {seed}: {outcome.why} at step {outcome.step}")
         print(f"{preset}, seed {seed}: val {outcome.val_loss:.4f}, {outcome.wall_s:.0f} s", flush=True)
     evals = read_run(out).evals
     return evals.step, evals.val
