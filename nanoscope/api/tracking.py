@@ -28,7 +28,7 @@ from nanoscope.record.layout import tracker_file, tracker_output
 if TYPE_CHECKING:
     from nanoscope.config.fields import Config
 
-FINISHING_S = 8.0  # how long the end of a run waits for a tracker,
+FINISHING_S = float(os.environ.get("NANOSCOPE_TRACKER_S") or 8.0)  # how long the end of a run waits for a tracker,
 STOPPING_S = 3.0  # and when somebody asked for it to stop
 LOOKED_AT_EVERY_S = 0.1
 

@@ -223,6 +223,7 @@ def test_a_resumed_training_goes_on_in_the_same_tracker_run(tracker: str, data: 
     import read_back
 
     monkeypatch.setenv("TRACKIO_DIR", str(data.parent / "db"))
+    monkeypatch.setenv("NANOSCOPE_TRACKER_S", "90")
     monkeypatch.setenv("WANDB_MODE", "offline")
     for more in ([], ["--init_from=resume", "--max_iters=30"]):
         child = train(f"--trackers={tracker}", "--wandb_project=plays", *more)

@@ -41,6 +41,7 @@ def test_the_commands_of_the_trackers_page(tmp_path: Path, monkeypatch: pytest.M
         pytest.importorskip(module)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "db"))
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("NANOSCOPE_TRACKER_S", "90")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "train.log").write_text("".join(f"iter {k}: loss {4 - k / 100:.4f}, time 30.00ms, mfu 10.00%\n" for k in range(100)))
     commands = [line for block in blocks("trackers.md", "sh") for line in block.splitlines() if line.startswith("nanoscope ")]
