@@ -32,6 +32,7 @@ def main(tracker: str, run: str, parent: str) -> int:
         from nanoscope.interop.trackers import tracker_named
 
         sender = Sender(folder, tracker, tracker_named(tracker))
+        sender.outlet.kept.write(pid=os.getpid(), because="", is_closed=False)  # it may have begun its notes anew
         sender.open()
         import nanoscope.analysis.diagnose
         import nanoscope.present.markdown  # noqa: F401  now, while there is time: at the end there are only seconds
