@@ -97,13 +97,19 @@ def _run_as_rank(given: Namespace) -> int:
         job = ranks.first_does(lambda: plan_job(given.source, overrides, lambda words: _tell(words, given.lang)))
         view = chosen_view(given.view) if ranks.is_first else "lines"
         ended = run_job(job, lambda progress, folder: _views(view, progress, folder, job, given.lang), _Preparing(job, given.lang), ranks)
-    finally:
+    except BaseException:
+        leave()
+        raise
+    if not ended.outcome.is_rank_lost:
         leave()
     if ranks.is_first:
         print_ending(ended, as_comment=view == "lines", lang=given.lang)
     elif ended.outcome.why == "failed" and ended.outcome.because is not None:
         _tell(ended.outcome.because, given.lang)
-    return LOST if ended.outcome.is_rank_lost else exit_code(ended.outcome)
+    if ended.outcome.is_rank_lost:
+        sys.stdout.flush()
+        os._exit(LOST)  # to close a connection whose other end is gone may take forever
+    return exit_code(ended.outcome)
 
 
 def exit_code(outcome: Outcome) -> int:

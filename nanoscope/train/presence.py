@@ -59,9 +59,7 @@ class Presence:
     def who_is_missing(self, call: str, waited_s: float, error: BaseException) -> tuple[Message, list[int]]:
         """Looks twice, some seconds apart: whoever says the same again says nothing any more."""
         waited_s = round(waited_s, 1)
-        first = self._everybody()
-        time.sleep(LISTEN_S)
-        second = self._everybody()
+        first, second = self._two_looks()
         others = [rank for rank in range(self.size) if rank != self.rank]
         if not any(second.values()):
             address = os.environ.get("MASTER_ADDR", "")
@@ -91,6 +89,20 @@ class Presence:
             "the connection to another rank broke while {call:code} (step {step:count}, after {waited:seconds})",
             call=call, step=self.step, waited=waited_s,
         ), []  # fmt: skip
+
+    def _two_looks(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """In a thread: a store behind a cable that is out may never answer."""
+        looks = [dict.fromkeys(range(self.size)), dict.fromkeys(range(self.size))]
+
+        def look() -> None:
+            looks[0] = self._everybody()
+            time.sleep(LISTEN_S)
+            looks[1] = self._everybody()
+
+        thread = threading.Thread(target=look, name="who-is-missing", daemon=True)
+        thread.start()
+        thread.join(LISTEN_S + 10 * BEAT_S)
+        return looks[0], looks[1]
 
     def _behind(self, states: dict[int, Any], others: list[int]) -> list[int]:
         least = min(states[rank]["calls"] for rank in others)

@@ -11,18 +11,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def broadcast_object(value: Any, is_first: bool, first: int = 0) -> Any:
+def broadcast_object(value: Any, is_first: bool, first: int, group: dist.ProcessGroup) -> Any:
     """`value` of the first rank (whose number is `first`). The ranks of one run trust each other; nothing here is ever read from a disk."""
     if is_first:
         packed, tensors = _packed(value)
         head: list[Any] = [packed, [(tuple(t.shape), t.dtype) for t in tensors]]
     else:
         head, tensors = [None, None], []
-    dist.broadcast_object_list(head, first)
+    dist.broadcast_object_list(head, first, group=group)
     if not is_first:
         tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in head[1]]
     for tensor in tensors:
-        dist.broadcast(tensor, first)
+        dist.broadcast(tensor, first, group=group)
     return value if is_first else _Unpacker(io.BytesIO(head[0]), tensors).load()
 
 

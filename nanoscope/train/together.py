@@ -25,12 +25,14 @@ from nanoscope.config.fields import Config
 from nanoscope.errors import UserError, fault
 from nanoscope.message import Message, msg
 from nanoscope.train.ddp import Averaging
+from nanoscope.train.meeting import meeting
 from nanoscope.train.presence import Presence, is_about_connection
 from nanoscope.train.ranks import Done, FailedElsewhere, Pace, RankLost, Ranks
 from nanoscope.train.share import share_of
 from nanoscope.train.shipping import broadcast_object
 from nanoscope.train.stopping import Stopped, StopRequest
 
+MEETING = timedelta(minutes=5)
 PATIENCE = timedelta(days=1)  # for what may take long before training starts: preparing a corpus, a download
 SLOW_UPDATE_S = 5.0  # from here on, stopping is agreed upon before each micro-batch and not only after an update
 
@@ -41,7 +43,9 @@ def join(environment: Mapping[str, str] = os.environ, launcher: int | None = Non
         return None
     watch = LauncherWatch(launcher or os.getppid())
     if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=PATIENCE)
+        with meeting(environment) as store:
+            rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=MEETING)
     launch = f"{environment.get('TORCHELASTIC_RUN_ID', '')}:{socket.gethostname()}:{os.getppid()}"
     return Together(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), launch, watch)
 
@@ -66,6 +70,7 @@ class Together(Ranks):
     def __init__(self, rank: int, size: int, local_rank: int, launch: str, watch: LauncherWatch):
         self.rank, self.size, self.local_rank, self.launch, self._watch = rank, size, local_rank, launch, watch
         self.first = 0
+        self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
         self._group: dist.ProcessGroup | None = None  # gradients
         self._control: dist.ProcessGroup | None = None  # numbers
         self._averaging: Averaging | None = None
@@ -94,7 +99,7 @@ class Together(Ranks):
         self._group = dist.new_group(backend="nccl" if is_nccl else "gloo", timeout=patience)
         self._control = dist.new_group(backend="gloo", timeout=patience) if is_nccl else self._group
         hosts: list[Any] = [None] * self.size
-        dist.all_gather_object(hosts, socket.gethostname())
+        dist.all_gather_object(hosts, socket.gethostname(), group=self._patient)
         self.hosts = hosts
         self.presence.start()
 
@@ -137,7 +142,7 @@ class Together(Ranks):
 
     def require_equal(self, what: Message, value: str) -> None:
         everybody: list[Any] = [None] * self.size
-        dist.all_gather_object(everybody, (value, socket.gethostname()))
+        dist.all_gather_object(everybody, (value, socket.gethostname()), group=self._patient)
         differing = [rank for rank, (other, _) in enumerate(everybody) if other != everybody[self.first][0]]
         if not differing:
             return
@@ -294,7 +299,7 @@ class Together(Ranks):
         own = torch.tensor(numbers, dtype=torch.float64)
         everybody = [torch.empty_like(own) for _ in range(self.size)]
         if call is None:
-            dist.all_gather(everybody, own)
+            dist.all_gather(everybody, own, group=self._patient)
         else:
             with self._at(call):
                 dist.all_gather(everybody, own, group=self._control)
@@ -302,7 +307,7 @@ class Together(Ranks):
 
     def _ship(self, value: Any) -> Any:
         with self._at("waiting for what the first rank has to say"):
-            return broadcast_object(value, self.is_first, self.first)
+            return broadcast_object(value, self.is_first, self.first, self._patient)
 
     @contextlib.contextmanager
     def _at(self, call: str, *, is_waiting_counted: bool = True) -> Iterator[None]:

@@ -6,6 +6,7 @@ Each resumes where there is a run. The last one decides the exit code.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,8 @@ if __name__ == "__main__":
         config = replace(SMALL, **changes, init_from=beginning)
         outcome = recorded(config, small_data(), run, ranks=ranks)
         if outcome.because is not None:
-            print(outcome.because, file=sys.stderr)
+            print(outcome.because, file=sys.stderr, flush=True)
+    if outcome.is_rank_lost:
+        os._exit(1)
     ranks.end()
     sys.exit(128 + outcome.signal if outcome.signal else {"finished": 0, "stopped": 3, "failed": 1}[outcome.why])
