@@ -83,7 +83,11 @@ def is_head_chunked(config: Config, vocab_size: int) -> bool:
     """What `chunked_head = auto` comes to."""
     if config.chunked_head is not None:
         return config.chunked_head
-    return 4 * config.batch_size * config.block_size * vocab_size > LOGITS_WORTH_CHUNKING
+    return is_worth_chunking(config.batch_size * config.block_size, vocab_size)
+
+
+def is_worth_chunking(tokens: int, vocab_size: int) -> bool:
+    return 4 * tokens * vocab_size > LOGITS_WORTH_CHUNKING
 
 
 def padded_vocab(tokens: int) -> int:

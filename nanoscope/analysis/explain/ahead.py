@@ -16,6 +16,7 @@ from nanoscope.config.preset import Preset
 from nanoscope.message import Message, msg
 from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
 from nanoscope.sizing import memory
+from nanoscope.sizing.memory import is_worth_chunking
 
 FACTS = frozenset("dataset_tokens val_tokens bytes_per_token unigram_nats bigram_nats peak_flops devices hardware flops_per_token".split())
 """What `--key=value` may say besides settings: of the data and the machine."""
@@ -107,10 +108,12 @@ def _memory(case: Case) -> Iterator[Remark]:
     batch = case.whole("batch_size")
     if case.shape is None or batch is None:
         return
-    dtype = case.dtype or "float32"
+    dtype, chunked = case.dtype or "float32", case.get("chunked_head")
+    if not isinstance(chunked, bool):
+        chunked = is_worth_chunking(batch * case.shape.block_size, case.shape.vocab_size)
     parts = memory(
         case.shape, batch_size=batch, dtype=dtype, dropout=case.number("dropout") or 0.0,
-        on_gpu=not case.is_cpu, optimizer=case.text("optimizer") or "adamw", chunked_head=case.get("chunked_head") is True,
+        on_gpu=not case.is_cpu, optimizer=case.text("optimizer") or "adamw", chunked_head=chunked,
     )  # fmt: skip
     yield Remark(
         "memory",
