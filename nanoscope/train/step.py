@@ -87,7 +87,8 @@ def gather_gradients(trainee: Trainee, config: Config, machine: Machine, clock: 
     count, size = share.count, share.size
     check = ranks.check(check)
     is_whole = trainee.micro_batch >= size
-    norms = MicroNorms(trainee.parameters) if count > 1 and is_whole and not ranks.is_sharded else None
+    has_several = config.gradient_accumulation_steps > 1  # over all ranks; this one may have a single micro-batch of them
+    norms = MicroNorms(trainee.parameters) if has_several and is_whole and not ranks.is_sharded else None
     total: Tensor | None = None
     data_before_s = clock.spent_s("data")
     for number in range(count):
