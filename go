@@ -39,7 +39,7 @@ test-heavy)
     shift
     setup dev
     cd "$here"
-    exec "$python" -m pytest -m heavy --timeout=1200 "$@"
+    exec "$python" -m pytest -m heavy --timeout=1200 --numprocesses=2 --dist=loadfile "$@"
     ;;
 "")
     setup all
