@@ -190,16 +190,19 @@ def test_a_dropped_log_gets_the_same_view(page, root: Path) -> None:
 def test_hindi_and_dark_and_back(page) -> None:
     open_run(page, "one")
     page.click("[data-act=lang-hi]")
+    # The old page stays on screen until the new words have arrived, so ask for the words themselves.
+    page.wait_for_function(
+        """() => [".findings", ".bar"].every(
+            where => (document.querySelector(where)?.innerText.match(/[\\u0900-\\u097f]/g) ?? []).length > 30)"""
+    )
     drawn(page)
-    page.wait_for_selector(".finding")
     assert page.evaluate("document.documentElement.lang") == "hi"
-    said = page.inner_text(".findings") + page.inner_text(".bar")
-    assert sum("\u0900" <= letter <= "\u097f" for letter in said) > 60
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("[data-act=theme]")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != paper
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.click("[data-act=lang-en]")
+    page.wait_for_selector("html[lang=en]")
     drawn(page)
 
 
