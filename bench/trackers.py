@@ -1,8 +1,9 @@
-"""What a tracker costs a training: `python bench/trackers.py [--rounds=6] [--steps=150] [--with=tensorboard,wandb,trackio]`.
+"""What a tracker costs a training: `python bench/trackers.py [--rounds=3] [--steps=400] [--with=tensorboard,wandb,trackio]`.
 
-Trains the same small model in turns: without a tracker, with a W&B that sleeps 10 seconds in every call, with one that raises in every
-call, and with the libraries themselves where asked. A round has each of them once, in an order that rotates. Told is the time from one
-update to the next (evaluations left out), against the run without a tracker of the same round.
+Trains the same small model with a tracker and without one at the same time, each on a core of its own, the tracker on its training's core;
+then with the cores exchanged. So whatever else the machine does falls on both. Trackers: a W&B that sleeps 10 seconds in every call, one
+that raises in every call, and the libraries themselves where asked. Told is the time from the first update to the last (the tracker's start
+is in it), and the median update, against the training without a tracker beside it.
 """
 
 from __future__ import annotations
@@ -42,49 +43,55 @@ SETTINGS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--with", dest="real", default="")
     given = parser.parse_args()
-    kinds = ["none", "sleeps", "raises", *filter(None, given.real.split(","))]
-    took_ms: dict[str, list[float]] = {kind: [] for kind in kinds}
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        raise SystemExit("two cores are needed, one for each training")
     with tempfile.TemporaryDirectory(prefix="nanoscope-trackers-") as place:
         root = Path(place)
         (root / "fake").mkdir()
         (root / "fake" / "wandb.py").write_text(FAKE)
-        for round_ in range(given.rounds):
-            for kind in kinds[round_ % len(kinds) :] + kinds[: round_ % len(kinds)]:
-                took_ms[kind].append(one(kind, root / f"{kind}-{round_}", root, given.steps))
-                print(f"round {round_}: {kind} {took_ms[kind][-1]:.3f} ms", file=sys.stderr, flush=True)
-    none = took_ms["none"]
-    for kind in kinds:
-        extra = [mine / theirs - 1 for mine, theirs in zip(took_ms[kind], none, strict=True)]
-        found = {
-            "tracker": kind, "median_ms": round(statistics.median(took_ms[kind]), 3), "rounds": given.rounds, "steps": given.steps,
-            "over_none": round(statistics.median(extra), 5), "over_none_of_each_round": [round(each, 4) for each in extra],
-        }  # fmt: skip
-        print(json.dumps(found))
+        for kind in ["sleeps", "raises", *filter(None, given.real.split(","))]:
+            found = [over_none(kind, root / f"{kind}-{round_}", root, given.steps, cores) for round_ in range(given.rounds)]
+            for what, ratios in zip(("whole", "median update"), zip(*found, strict=True), strict=True):
+                each = ", ".join(f"{ratio - 1:+.2%}" for ratio in ratios)
+                print(f"{kind}, {what}: {statistics.median(ratios) - 1:+.2%} over none (rounds: {each})", flush=True)
 
 
-def one(kind: str, folder: Path, root: Path, steps: int) -> float:
-    """Median milliseconds from one update to the next."""
-    environment = {**os.environ, "WANDB_MODE": "offline", "TRACKIO_DIR": str(root / "trackio")}
+def over_none(kind: str, folder: Path, root: Path, steps: int, cores: list[int]) -> tuple[float, float]:
+    """(whole time, median update) with the tracker over those without, the mean of both ways round on the two cores."""
+    ratios = []
+    for way, (mine, other) in enumerate((cores, cores[::-1])):
+        names = {kind: mine, "none": other}
+        running = [started(name, folder / f"{way}-{name}", root, steps, core) for name, core in names.items()]
+        if any(process.wait() for process in running):
+            raise SystemExit("a training failed; see above")
+        with_it, without = (taken_s(folder / f"{way}-{name}") for name in names)
+        ratios.append([a / b for a, b in zip(with_it, without, strict=True)])
+    whole, usual = (statistics.geometric_mean(each) for each in zip(*ratios, strict=True))
+    return whole, usual
+
+
+def started(kind: str, folder: Path, root: Path, steps: int, core: int) -> subprocess.Popen:
+    environment = {**os.environ, "WANDB_MODE": "offline", "TRACKIO_DIR": str(root / "trackio"), "OMP_NUM_THREADS": "1"}
     if kind in ("sleeps", "raises"):
         environment |= {"FAKE": kind, "PYTHONPATH": os.pathsep.join([str(root / "fake"), os.environ.get("PYTHONPATH", "")])}
     tracker = {"none": "none", "sleeps": "wandb", "raises": "wandb"}.get(kind, kind)
-    words = [
-        "train",
-        "quickstart",
-        *SETTINGS,
-        f"--max_iters={steps}",
-        f"--lr_decay_iters={steps}",
-        f"--trackers={tracker}",
-        f"--out_dir={folder}",
-    ]
-    subprocess.run([sys.executable, "-m", "nanoscope", *words], env=environment, check=True, stdout=subprocess.DEVNULL)
+    words = ["train", "quickstart", *SETTINGS, f"--max_iters={steps}", f"--lr_decay_iters={steps}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "nanoscope", *words, f"--trackers={tracker}", f"--out_dir={folder}"], env=environment,
+        stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )  # fmt: skip
+
+
+def taken_s(folder: Path) -> tuple[float, float]:
+    """From the first update to the last, and the median from one to the next."""
     told = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     at_s = [event["at_s"] for event in told if event["event"] == "step_taken"]
-    return 1000 * statistics.median(later - earlier for earlier, later in itertools.pairwise(at_s[10:]))
+    return at_s[-1] - at_s[0], statistics.median(later - earlier for earlier, later in itertools.pairwise(at_s))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ ORPHAN_S = float(os.environ.get("NANOSCOPE_ORPHAN_S", "20"))  # how long it may 
 def main(tracker: str, run: str, parent: str) -> int:
     folder = Path(run)
     with contextlib.suppress(OSError, AttributeError):
-        os.nice(5)
+        os.nice(19)
     threading.Thread(target=_end_with, args=(int(parent),), name="parent", daemon=True).start()
     Kept(tracker_file(folder, tracker)).write(pid=os.getpid(), because="", is_closed=False)
     try:

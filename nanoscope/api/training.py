@@ -146,9 +146,7 @@ def run_job(
         _remove_if_empty(folder)
 
 
-def _train(
-    job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path], Iterable[Listener]], **together: Any
-) -> Ended:
+def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path], Iterable[Listener]], **together: Any) -> Ended:
     from nanoscope.api.listeners import Listeners
     from nanoscope.api.watchdog import Watchdog, certain_faults
     from nanoscope.record.write import Recorder

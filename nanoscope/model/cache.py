@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class LayerCache:
-    """One block's part. `extend` is all that an attention needs."""
+    """One block's part. `attention` is all that a model needs, or `extend` where it attends in its own way."""
 
     def __init__(self, keys: Tensor, values: Tensor):
         self.keys, self.values = keys, values  # (B, H, size, channels of a head)
         self.length = 0
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Of the new tokens, each (B, H, T, channels of a head), to themselves and to all that came before."""
+        k, v, mask = self.extend(k, v)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and k.shape[2] == q.shape[2])
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keeps the new keys and values and gives back all of them, with the mask that attention needs (None: none, or plainly causal)."""

@@ -1,12 +1,15 @@
-"""Norm, ReLU squared and rotary positions with their derivatives written out.
+"""Norm, ReLU squared, rotary positions and attention over short contexts, with their derivatives written out.
 
 PyTorch derives the same from elementary steps, each of which walks through memory; on a CPU that took a fifth of a small model's step.
 Measured for 1,536 tokens of 96 channels, forward and backward, one thread: norm 0.54 -> 0.30 ms, ReLU squared 6.2 -> 0.7 ms (the derivative
-of a power is slow), rotation and norm 3.4 -> 0.8 ms. Compilers and GPUs do better with the elementary form and get it.
+of a power is slow), rotation and norm 3.4 -> 0.8 ms. Attention with 4 heads of 32 channels, two threads: 6.6 -> 4.4 ms for 24 x 64 tokens,
+8.8 -> 7.6 for 16 x 128, nothing won for 8 x 256: PyTorch's kernel goes block by block, which pays once the scores outgrow the cache.
+Compilers and GPUs do better with the elementary form and get it.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 NORM_EPS = 1e-6
+SHORT = 128  # tokens of context
 
 
 def norm(x: Tensor) -> Tensor:
@@ -34,6 +38,13 @@ def turned(x: Tensor, turn: Tensor) -> Tensor:
     one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = turn.unbind(-1)
     return norm(torch.stack((one * cos - other * sin, other * cos + one * sin), dim=-1).flatten(-2)).type_as(x)
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+    """Each (B, H, T, D) -> (B, H, T, D): every token attends to itself and to those before it."""
+    if is_by_hand(q) and q.shape[2] <= SHORT and not dropout and torch.is_grad_enabled():
+        return _ShortAttention.apply(q, k, v)
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
 
 
 def is_by_hand(x: Tensor) -> bool:
@@ -79,6 +90,34 @@ class _Turned(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         y, scale, turn = ctx.saved_tensors
         return times(norm_backward(dy, y, scale), torch.view_as_complex(turn).conj()), None
+
+
+class _ShortAttention(torch.autograd.Function):
+    """Keeps the weights of all pairs of tokens, as PyTorch's kernel does not: of 128 tokens they are as large as 4 heads' queries."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        shape, ctx.scale = q.shape, q.shape[-1] ** -0.5
+        q, k, v = (each.reshape(-1, *shape[2:]) for each in (q, k, v))
+        weights = torch.baddbmm(later_tokens(shape[2], q.dtype), q, k.transpose(1, 2), alpha=ctx.scale).softmax(-1)
+        ctx.save_for_backward(q, k, v, weights)
+        return torch.bmm(weights, v).view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, weights = ctx.saved_tensors
+        shape = dy.shape
+        dy = dy.reshape(-1, *shape[2:])
+        d_weights = torch.bmm(dy, v.transpose(1, 2))
+        d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(ctx.scale)
+        dq, dk, dv = torch.bmm(d_scores, k), torch.bmm(d_scores.transpose(1, 2), q), torch.bmm(weights.transpose(1, 2), dy)
+        return dq.view(shape), dk.view(shape), dv.view(shape)
+
+
+@lru_cache(maxsize=8)
+def later_tokens(count: int, dtype: torch.dtype) -> Tensor:
+    """To be added to scores: minus infinity where the second token comes after the first."""
+    return torch.full((count, count), float("-inf"), dtype=dtype).triu_(1)
 
 
 def rotated(x: Tensor, turn: Tensor, scale: Tensor) -> Tensor:

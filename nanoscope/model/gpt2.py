@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nanoscope.config.fields import Config
 from nanoscope.model.cache import Cache, LayerCache
+from nanoscope.model.fused import causal_attention
 from nanoscope.model.lean import gelu_linear, norm_linear
 
 
@@ -80,11 +81,10 @@ class Attention(nn.Module):
     def forward(self, norm: nn.LayerNorm, x: Tensor, cache: LayerCache | None) -> Tensor:
         B, T, d = x.shape
         q, k, v = norm_linear(norm, self.qkv, x).view(B, T, 3, self.n_head, -1).transpose(1, 3).unbind(2)  # each (B, H, T, d / H)
-        mask = None
-        if cache is not None:
-            k, v, mask = cache.extend(k, v)
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and k.shape[2] == T)
+        if cache is None:
+            y = causal_attention(q, k, v, self.dropout if self.training else 0.0)
+        else:
+            y = cache.attention(q, k, v)
         return dropped(self.out(y.transpose(1, 2).reshape(B, T, d)), self)
 
 

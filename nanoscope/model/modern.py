@@ -22,7 +22,7 @@ from nanoscope.config.fields import Config
 from nanoscope.errors import fault
 from nanoscope.message import msg
 from nanoscope.model.cache import Cache, LayerCache
-from nanoscope.model.fused import norm, relu_squared, turned
+from nanoscope.model.fused import causal_attention, norm, relu_squared, turned
 from nanoscope.model.loss import softcapped
 
 ROPE_BASE = 10_000.0
@@ -152,11 +152,8 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(B, T, 3, self.n_head, -1)
         q, k = turned(qkv[:, :, :2], turn).unbind(2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)  # each (B, H, T, d / H)
-        mask = None
-        if cache is not None:
-            k, v, mask = cache.extend(k, v)
         # No dropout of attention weights: on a CPU it would rule out the fused kernel, for no gain that we could measure.
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and k.shape[2] == T)
+        y = causal_attention(q, k, v) if cache is None else cache.attention(q, k, v)
         return dropped(self.out(y.transpose(1, 2).reshape(B, T, d)), self)
 
 

@@ -121,12 +121,8 @@ def _beside_the_curve(last: Evaluation, expected: Expected) -> Message | None:
             **facts,
         )
     if last.val < mean:
-        return msg(
-            "recorded runs of {preset:code} had {mean:nats} ± {spread:number} at step {step:count}: this one is lower", **facts
-        )
-    return msg(
-        "recorded runs of {preset:code} had {mean:nats} ± {spread:number} at step {step:count}: this one is higher", **facts
-    )
+        return msg("recorded runs of {preset:code} had {mean:nats} ± {spread:number} at step {step:count}: this one is lower", **facts)
+    return msg("recorded runs of {preset:code} had {mean:nats} ± {spread:number} at step {step:count}: this one is higher", **facts)
 
 
 def _val(best: Evaluation) -> Message:

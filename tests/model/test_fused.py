@@ -20,6 +20,7 @@ CASES = {
     "relu squared": (fused.relu_squared, (3, 5, 8)),
     "turned": (lambda x: fused.turned(x, turn(5, 4)), (2, 5, 3, 8)),
     "turned part of a larger tensor": (lambda x: fused.turned(x[:, :, :2], turn(5, 4)), (2, 5, 3, 8)),
+    "attention": (lambda x: fused.causal_attention(*x.transpose(1, 3).unbind(2)), (2, 7, 3, 2, 4)),
 }
 
 
@@ -56,3 +57,11 @@ def test_scores_of_turned_vectors_depend_on_their_distance_only():
 def test_half_precision_takes_the_elementary_way():
     assert not fused.is_by_hand(torch.zeros(2, dtype=torch.bfloat16))
     assert fused.is_by_hand(torch.zeros(2))
+
+
+def test_long_contexts_and_dropout_are_left_to_the_kernel(monkeypatch):
+    monkeypatch.setattr(fused._ShortAttention, "apply", lambda *given: "by hand")
+    short, long = (torch.zeros(1, 1, count, 4) for count in (fused.SHORT, fused.SHORT + 1))
+    assert fused.causal_attention(short, short, short) == "by hand"
+    assert isinstance(fused.causal_attention(short, short, short, 0.1), torch.Tensor)
+    assert isinstance(fused.causal_attention(long, long, long), torch.Tensor)

@@ -206,6 +206,21 @@ def test_hindi_and_dark_and_back(page) -> None:
     drawn(page)
 
 
+def test_curves_are_seen_before_plotly_is_there(page) -> None:
+    held = []
+    page.route("**/plotly.js", lambda route: held.append(route))
+    open_run(page, "one")
+    where = page.url
+    page.goto("about:blank")
+    page.goto(where)
+    page.wait_for_selector("[data-chart=loss] .sketch path[d^=M]", state="attached")
+    assert page.evaluate("window.Plotly === undefined")
+    for route in held:
+        route.continue_()
+    drawn(page)
+    page.wait_for_selector("[data-chart=loss] .sketch", state="detached")
+
+
 def test_who_prefers_dark_gets_dark(browser, url: str) -> None:
     context = browser.new_context(color_scheme="dark")
     page = context.new_page()

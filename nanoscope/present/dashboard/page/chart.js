@@ -1,6 +1,6 @@
 // One chart: Plotly draws it; the crosshair, the readout and the data table are the page's own, so that they are the same on every chart.
 
-import { announce, el, fill } from "./dom.js";
+import { announce, el, fill, svg } from "./dom.js";
 import { firstAtLeast } from "./source.js";
 import { show, t } from "./words.js";
 
@@ -9,10 +9,14 @@ const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, s
 const TABLE_ROWS = 200;
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
-/** Its script is large and comes beside the page's own: data is asked for meanwhile, and only drawing waits. */
+let plotly = null;
+
+/** Its script is large and holds the page for a second where the machine is slow: it is run once there is something to look at. */
 export function plotlyReady() {
-  if (window.Plotly) return Promise.resolve();
-  return new Promise((done) => { document.getElementById("plotly").addEventListener("load", done, { once: true }); });
+  plotly ??= window.Plotly
+    ? Promise.resolve()
+    : new Promise((done) => requestAnimationFrame(() => setTimeout(() => document.head.append(el("script", { src: "/plotly.js", on: { load: done } })))));
+  return plotly;
 }
 
 export function colour(name) {
@@ -55,6 +59,8 @@ export class Chart {
     const size = this.plot.getBoundingClientRect();
     if (size.width < 10) return;
     this.width = size.width;
+    if (!window.Plotly) return this.sketch(size);
+    this.sketched?.remove();
     const layout = this.layout(size);
     window.Plotly.react(this.plot, this.traces(), layout, CONFIG);
     if (!this.isWired) {
@@ -63,6 +69,28 @@ export class Chart {
       this.plot.on("plotly_doubleclick", () => this.owner.reset());
     }
     this.read(this.owner.at);
+  }
+
+  /** The curves alone, in the place where Plotly will draw them. */
+  sketch({ width, height }) {
+    const [left, right] = this.axisRange(this.range);
+    const [low, high] = this.fitted();
+    const across = (x) => MARGIN.l + (((this.owner.logX ? Math.log10(x) : x) - left) / (right - left)) * (width - MARGIN.l - MARGIN.r);
+    const down = (y) => MARGIN.t + ((high - (this.isLogY() ? Math.log10(y) : y)) / (high - low)) * (height - MARGIN.t - MARGIN.b);
+    const paths = (this.spec.lines ?? []).filter((line) => !line.isAside).map((line) => {
+      let pen = "M";
+      const path = [];
+      line.x.forEach((x, i) => {
+        const [at, y] = [across(x), line.y[i] === null ? NaN : down(line.y[i])];
+        if (Number.isFinite(at) && Number.isFinite(y)) path.push(`${pen}${at.toFixed(1)} ${y.toFixed(1)}`);
+        pen = Number.isFinite(y) ? "L" : line.joins ? pen : "M";
+      });
+      return svg("path", { d: path.join(""), stroke: line.colour, "stroke-width": line.width ?? 1.4, opacity: line.opacity ?? 1 });
+    });
+    const drawn = svg("svg", { class: "sketch", width, height, "aria-hidden": "true" }, paths);
+    this.sketched?.remove();
+    this.sketched = drawn;
+    this.stage.append(drawn);
   }
 
   /** Only another stretch of what is drawn already: no trace is built anew. */

@@ -1,5 +1,6 @@
 // The page over a running server: which view the address asks for.
 
+import { plotlyReady } from "./chart.js";
 import { compareView } from "./compare.js";
 import { el, fill } from "./dom.js";
 import { recall, remember, topBar, useTheme, wireKeys } from "./frame.js";
@@ -22,6 +23,7 @@ window.addEventListener("hashchange", () => go());
 wireDoor(() => door);
 wireKeys(() => shown, { openLog: () => door.open() });
 await go();
+plotlyReady(); // for the charts that are looked at next
 
 async function speak(language) {
   const found = await server.words(language);
