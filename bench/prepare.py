@@ -5,9 +5,9 @@
     python bench/prepare.py parquet [--megabytes=1000]  a parquet file of local text, end to end, by stage
 
 The text is what the machine has: documentation of the system, sources and documentation of Python and its packages, each file once, and no
-file of which most lines were in an earlier one. `speed` times both from the same parquet file to token files on disk: all of `prepare`
-(hashing, facts and syncing too), but of nanoGPT's way only what cannot be left out: reading, `encode_ordinary` and the end of text for each
-document in a pool of processes, and the tokens written in one piece. The pool hands back arrays, not lists: the real script is slower.
+file of which most lines were in an earlier one. `speed` times three roads from the same parquet file to token files on disk: all of
+`prepare` (hashing, facts, syncing too); nanoGPT's way, which is tiktoken by document through Hugging Face's datasets, a process per core
+(pip install datasets); and a bare pool of processes, which leaves out of it whatever can be left out.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ TEXT_FILES = (".py", ".pyi", ".txt", ".md", ".rst", ".html", ".h", ".c", ".tex",
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["speed", "memory", "parquet", "nanogpt", "measure"])
+    parser.add_argument("what", choices=["speed", "memory", "parquet", "nanogpt", "bare", "measure"])
     parser.add_argument("--megabytes", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
     given = parser.parse_args()
-    if given.what == "nanogpt":
-        return nanogpts_way(given.folder)
+    if given.what in ("nanogpt", "bare"):
+        return nanogpts_way(given.folder, is_bare=given.what == "bare")
     if given.what == "measure":
         return measure(given.folder)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -54,48 +54,74 @@ def speed(folder: Path, given: argparse.Namespace) -> None:
     source = folder / "text.parquet"
     documents, size = write_parquet(source, real_texts(), (given.megabytes or 400) * 10**6)
     print(f"{size / 1e6:.1f} MB of real text in {documents:,} documents, {cores()} cores")
-    ours, theirs, cpu = [], [], []
-    for _ in range(given.rounds):  # taking turns, so that whatever else the machine does falls on both
-        one, other = in_process("nanogpt", folder), in_process("measure", folder)
-        theirs.append(one["took_s"])
-        ours.append(other["took_s"])
-        cpu.append(one["cpu_s"] / other["cpu_s"])
-        rates = size / 1e6 / theirs[-1], size / 1e6 / ours[-1]
-        used = f"CPU {one['cpu_s']:.1f} s and {other['cpu_s']:.1f} s, {cpu[-1]:.1f}x"
-        print(f"  nanoGPT's way {rates[0]:5.1f} MB/s, prepare {rates[1]:6.1f} MB/s: {theirs[-1] / ours[-1]:.1f}x; {used}", flush=True)
+    seen: dict[str, list[dict]] = {"prepare": [], "nanoGPT's way": [], "bare pool": []}
+    for _ in range(given.rounds):  # taking turns, so that whatever else the machine does falls on all
+        for name, what in zip(seen, ("measure", "nanogpt", "bare"), strict=True):
+            seen[name].append(in_process(what, folder))
+        print("  " + ", ".join(f"{name} {size / 1e6 / took[-1]['took_s']:.1f} MB/s" for name, took in seen.items()), flush=True)
     is_equal = same_ids(folder)
     print(f"ids identical: {is_equal}")
-    ratio = np.median(np.array(theirs) / np.array(ours))
-    best = size / 1e6 / min(theirs), size / 1e6 / min(ours)
-    print(f"median: {ratio:.1f}x as fast (best: {best[0]:.1f} -> {best[1]:.1f} MB/s), {np.median(cpu):.1f}x less CPU time")
+    ours = seen.pop("prepare")
+    for name, theirs in seen.items():
+        clock, cpu = ([a[key] / b[key] for a, b in zip(theirs, ours, strict=True)] for key in ("took_s", "cpu_s"))
+        each = ", ".join(f"{ratio:.1f}" for ratio in clock)
+        print(f"against {name}: {np.median(clock):.1f}x as fast ({each}), {np.median(cpu):.1f}x less CPU time")
     sys.exit(0 if is_equal else 1)
 
 
-def nanogpts_way(folder: Path) -> None:
-    """tiktoken per document, in a pool of as many processes as there are cores."""
-    import pyarrow.parquet
-
+def nanogpts_way(folder: Path, is_bare: bool) -> None:
+    """tiktoken per document in as many processes as there are cores; bare: what cannot be left out, else with Hugging Face's datasets."""
+    global ENCODING
     from nanoscope.data.tokenizers import GPT2Tokenizer
 
-    global TEXTS, ENCODING
-    ENCODING = GPT2Tokenizer().encoding
     started, used = time.perf_counter(), cpu_seconds()
-    TEXTS = pyarrow.parquet.read_table(folder / "text.parquet", columns=["text"])["text"].to_pylist()
-    with multiprocessing.get_context("fork").Pool(cores()) as pool:
-        ids = list(pool.imap(_encode_one, range(len(TEXTS)), chunksize=64))
-        pool.close()
-        pool.join()  # so that their time is known
-    flat = np.concatenate(ids)
-    flat.tofile(folder / "nanogpt.bin")
+    ENCODING = GPT2Tokenizer().encoding
+    lengths = (bare if is_bare else with_datasets)(folder / "text.parquet", folder / "nanogpt.bin")
     took_s = time.perf_counter() - started
-    np.save(folder / "nanogpt-lengths.npy", np.array([len(part) for part in ids]))
+    np.save(folder / "nanogpt-lengths.npy", lengths)
     print(json.dumps({"took_s": took_s, "cpu_s": cpu_seconds() - used}))
 
 
-def _encode_one(place: int) -> np.ndarray:
-    ids = ENCODING.encode_ordinary(TEXTS[place])
+def bare(source: Path, out: Path) -> np.ndarray:
+    """A pool of processes that hand back arrays."""
+    import pyarrow.parquet
+
+    texts = pyarrow.parquet.read_table(source, columns=["text"])["text"].to_pylist()
+    with multiprocessing.get_context("fork").Pool(cores()) as pool:
+        ids = list(pool.imap(_array_of, texts, chunksize=64))
+        pool.close()
+        pool.join()  # so that their time is known
+    np.concatenate(ids).tofile(out)
+    return np.array([len(part) for part in ids])
+
+
+def with_datasets(source: Path, out: Path) -> np.ndarray:
+    """`map` with a dict of a list for each document, kept as Arrow on the disk, then put together: the road that nanoGPT's script takes."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory(dir=source.parent) as cache:
+        found = datasets.Dataset.from_parquet(str(source), cache_dir=cache, columns=["text"])
+        encoded = found.map(_row_of, remove_columns=["text"], num_proc=cores())
+        lengths = np.array(encoded["len"])
+        tokens = np.memmap(out, dtype=np.uint16, mode="w+", shape=(int(lengths.sum()),))
+        place, parts = 0, min(1024, len(encoded))
+        for part in range(parts):
+            ids = np.concatenate(encoded.shard(parts, part, contiguous=True).with_format("numpy")["ids"][:])
+            tokens[place : place + len(ids)] = ids
+            place += len(ids)
+        tokens.flush()
+    return lengths
+
+
+def _row_of(row: dict) -> dict:
+    ids = ENCODING.encode_ordinary(row["text"])
     ids.append(ENCODING.eot_token)
-    return np.array(ids, dtype=np.uint16)
+    return {"ids": ids, "len": len(ids)}
+
+
+def _array_of(text: str) -> np.ndarray:
+    return np.array(_row_of({"text": text})["ids"], dtype=np.uint16)
 
 
 def same_ids(folder: Path) -> bool:

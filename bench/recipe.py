@@ -160,7 +160,7 @@ def score_nanogpt(folder: Path) -> dict[str, float]:
     checkpoint = torch.load(folder / "out-shakespeare-char" / "ckpt.pt", map_location="cpu", weights_only=True)
     model = GPT(GPTConfig(**checkpoint["model_args"]))
     model.load_state_dict(checkpoint["model"])
-    return {"loss": whole_val_loss(lambda x, y: model(x, y)[0], model.eval(), checkpoint["model_args"]["block_size"])}
+    return {"loss": whole_val_loss(lambda x, y: model(x, y)[1], model.eval(), checkpoint["model_args"]["block_size"])}
 
 
 # --- ours

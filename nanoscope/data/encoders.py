@@ -221,8 +221,8 @@ class GigatokenEncoder(Encoder):
             if not is_whole:
                 begins = begins[: last_cut(begins) or 0]
             theirs = self.tokenizer.encode(begins.decode())
-            ours = ids[bounds[place] : bounds[place + 1] - 1].tolist()
-            if theirs != (ours if is_whole else ours[: len(theirs)]):
+            ends = bounds[place + 1] - 1 if is_whole else bounds[place] + len(theirs)  # not all of a long one: this holds Python's lock
+            if theirs != ids[bounds[place] : ends].tolist():
                 raise fault(
                     msg("gigatoken and tiktoken disagree on {text:code}", text=begins[:80].decode(errors="replace")),
                     fix=msg("run {command:code} to use tiktoken alone, and report this text", command="pip uninstall gigatoken"),

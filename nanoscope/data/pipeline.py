@@ -59,7 +59,7 @@ class Outcome:
 class Encoding:
     """How documents become tokens in one pass."""
 
-    encoder: Encoder
+    encoder: Callable[[], Encoder]  # waits until it is there
     rule: SplitRule
     end_of_document: int | None  # None: documents follow each other without a mark
     dtype: np.dtype
@@ -152,7 +152,7 @@ class _Desk:
         signatures = self.near.signatures(text, bounds) if self.near and piece is None else None
         started = self.stages.add("hash", started)
         mark = self.how.end_of_document if piece is None or piece.is_last else None
-        ids, id_bounds = self.how.encoder.encode(text, bounds, mark)
+        ids, id_bounds = self.how.encoder().encode(text, bounds, mark)
         started = self.stages.add("encode", started)
         read_bytes = (item.piece if isinstance(item, _Hashed) else item).read_bytes
         encoded = _Encoded(ids, id_bounds, np.diff(bounds), keys, hashes, signatures, piece, read_bytes, None)

@@ -156,17 +156,19 @@ def _encode(
     folder: Path, job: Job, tokenizer: Tokenizer, workers: int, stages: Stages, found: list[SourceFile], hashed: dict[str, str]
 ) -> tuple[Encoded, SplitRule]:
     """Of all files, or of those of one part."""
-    encoder = encoder_for(tokenizer, job.bytes, workers)
     digests = _Digests(found)
-    try:
-        passes = _Passes(folder, job, tokenizer, encoder, dtype_for(tokenizer), workers, stages, digests.known, found)
-        outcome, writers, damaged, rule = passes.run() if found is job.found else passes.run_part()
-        sources = digests.all()
-    finally:
-        digests.stop()
-        encoder.close()
-    if encoder.because:
-        job.choose("encoder", encoder.name, encoder.because)
+    with ThreadPoolExecutor(1) as starting:
+        encoder = starting.submit(encoder_for, tokenizer, job.bytes, workers)  # while the first text is read
+        try:
+            passes = _Passes(folder, job, tokenizer, encoder.result, dtype_for(tokenizer), workers, stages, digests.known, found)
+            outcome, writers, damaged, rule = passes.run() if found is job.found else passes.run_part()
+            sources = digests.all()
+        finally:
+            digests.stop()
+            if encoder.exception() is None:
+                encoder.result().close()
+    if because := encoder.result().because:
+        job.choose("encoder", encoder.result().name, because)
     hashed.update({writer.name: digest for writer in writers.values() if (digest := writer.sha256())})
     return Encoded(
         outcome, writers["train"].counts, {split: writer.tokens for split, writer in writers.items()},
