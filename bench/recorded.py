@@ -3,6 +3,7 @@
     python bench/recorded.py forecast FOLDER [--seconds=N]        24 runs, four schedules, two corpora, both architectures
     python bench/recorded.py tuning FOLDER                        40 others, on which the constants of the forecast may be chosen
     python bench/recorded.py seeds FOLDER                         30 runs: three configs, ten seeds each
+    python bench/recorded.py other-seeds FOLDER                   the same with ten seeds on which no constant was chosen
 
 Runs that are there already are left alone, so it can be stopped and started again, and several processes may share the work: a run that
 another one is making is left to it. With `--seconds` no run is begun when they are over.
@@ -67,8 +68,8 @@ def _specs(sizes: Sequence[tuple], modern: tuple, seed: int) -> Iterator[Spec]:
             yield spec(f"{corpus}-modern-{_word(modern)}-{name}", modern, corpus, with_muon, seed + 1)
 
 
-def seed_specs() -> Iterator[Spec]:
-    for seed in range(SEEDS):
+def seed_specs(first: int = 0) -> Iterator[Spec]:
+    for seed in range(first, first + SEEDS):
         for size in SEED_SIZES:
             yield spec(f"{_word(size)}-seed-{seed:02d}", size, "shakespeare_char", SCHEDULES["cosine"], seed)
 
@@ -155,7 +156,7 @@ def main() -> None:
     record(given.folder, WHAT[given.what](), given.seconds)
 
 
-WHAT = {"forecast": forecast_specs, "tuning": tuning_specs, "seeds": seed_specs}
+WHAT = {"forecast": forecast_specs, "tuning": tuning_specs, "seeds": seed_specs, "other-seeds": lambda: seed_specs(first=SEEDS)}
 
 
 if __name__ == "__main__":
