@@ -271,8 +271,8 @@ def _gap_only(case: Case, last: int, val: float, train: float, epochs: float | N
     count = int(np.isfinite(case.evals.val).sum())
     if count >= 3 or val - train < 0.25 * train:
         return
-    if epochs is not None and epochs < 3:
-        return
+    if epochs < 3 if epochs is not None else not _is_evaluated(case):
+        return  # batch losses against one evaluation, of an unknown number of epochs, tell nothing of memory
     evidence = Evidence(
         msg("val loss minus train loss"),
         val - train,

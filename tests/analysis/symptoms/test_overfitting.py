@@ -95,3 +95,8 @@ def test_one_train_line_an_epoch_is_enough_and_names_no_setting():
     finding = found(make(losses, evals=evals, steps_are_epochs=True), "overfitting")["overfitting"]
     assert finding.sureness != "possible" and finding.change.key == ""
     assert finding.evidence[1].seen == 0.5  # the mean of what was printed since the evaluation before: one line
+
+
+def test_batch_losses_against_one_evaluation_of_unknown_data_say_nothing():
+    losses = [2.0 + 0.01 * (step % 3) for step in range(50)]
+    assert not found(make(losses=losses, evals=[(50, float("nan"), 4.0)]), "overfitting")
