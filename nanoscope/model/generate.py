@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from nanoscope.config.fields import Config
 from nanoscope.model.cache import Cache
+from nanoscope.model.gpt2 import GPT2
 from nanoscope.model.loss import logits_of, softcapped
+from nanoscope.model.one_token import OneToken
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,17 @@ class CachedReader:
             config.n_layer, text.shape[0], config.n_head, self._size, config.n_embd // config.n_head, device=text.device, dtype=weight.dtype
         )
         self._read = 0  # tokens of the text that were read or skipped
+        self._short = OneToken(model, self._cache) if type(model) is GPT2 and is_small(model, text.shape[0]) else None
 
     def next_logits(self, place: int) -> Tensor:
         if self._cache.length + place - self._read > self._size:
             self._cache.clear()
             self._read = max(0, place - max(1, self._size // 2))
         idx = self._text[:, self._read : place]
-        hidden = self._model.hidden(idx, self._cache)[:, -1]  # type: ignore[operator]
+        if self._short is not None and idx.shape[1] == 1:
+            hidden = self._short.step(idx)
+        else:
+            hidden = self._model.hidden(idx, self._cache)[:, -1]  # type: ignore[operator]
         self._cache.advance(idx)
         self._read = place
         return softcapped(self._model.head(hidden), getattr(self._model, "softcap", 0.0))  # type: ignore[operator]
@@ -112,12 +118,17 @@ def takes_cache(model: nn.Module) -> bool:
 ALONE_BELOW = 1 << 23  # multiplications for a column of new tokens
 
 
+def is_small(model: nn.Module, rows: int) -> bool:
+    """Whether a column of new tokens is so little work on a CPU that getting to it takes longer."""
+    weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+    return next(model.parameters()).device.type == "cpu" and rows * weights <= ALONE_BELOW
+
+
 @contextlib.contextmanager
 def fitting_threads(model: nn.Module, rows: int) -> Iterator[None]:
     """One thread where the work for a token is so little that several would spend their time waiting for each other."""
-    weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     before = torch.get_num_threads()
-    if next(model.parameters()).device.type != "cpu" or rows * weights > ALONE_BELOW or before == 1:
+    if not is_small(model, rows) or before == 1:
         yield
         return
     torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from torch import nn
 
 from nanoscope.config.fields import Config
 from nanoscope.model import build
-from nanoscope.model.generate import PARTS, WEIGHTS_AT_LEAST, Taste, draw, fast_rows, generate
+from nanoscope.model.generate import PARTS, WEIGHTS_AT_LEAST, CachedReader, Taste, draw, fast_rows, generate
 
 SMALL = Config(n_layer=2, n_head=2, n_embd=32, block_size=24, dropout=0.1, ngram_rows=64)
 TASTES = [Taste(), Taste(temperature=0.7, top_k=5), Taste(top_p=0.8), Taste(temperature=0), Taste(1.3, 10, 0.9)]
@@ -143,3 +143,14 @@ def test_threads_are_as_before_when_the_text_is_written():
         assert seen == [1, 1] and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("more", [{"bias": False}, {"bias": True, "gelu": "tanh"}], ids=str)
+def test_one_token_at_a_time_has_the_hidden_state_of_the_whole(more: dict):
+    model, config = model_of("gpt2", **more)
+    idx = torch.randint(19, (3, 9), generator=torch.Generator().manual_seed(0))
+    reader = CachedReader(model.eval(), config, idx)
+    assert reader._short is not None
+    with torch.inference_mode():
+        for place in range(1, 10):
+            torch.testing.assert_close(reader.next_logits(place), model(idx[:, :place])[:, -1])
