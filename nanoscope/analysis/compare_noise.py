@@ -127,6 +127,8 @@ eight repeats of a 2 x 64 model at 0.8 M characters. Between the two the share i
 WANDERING = 1.9
 """Spread between repeats over the sway of their difference from evaluation to evaluation: seeds of three small models, at every step of
 their runs (bench/compare_noise.py)."""
+LEAST_OF_USUAL = 0.5
+"""Where the rate has decayed the difference stands still, however large it became before: sway then says too little."""
 NEAR_BIGRAM = 0.12  # nats
 PLACES, FEWEST_PLACES = 9, 6  # evaluations of the last third that the sway is taken from
 
@@ -136,7 +138,7 @@ def known_spread(a: Side, b: Side, step_a: float, step_b: float) -> tuple[float,
     batches on the way there, else as far as runs of this kind have been repeated."""
     sway = sway_between(a, b, step_a) if step_a == step_b else None
     if sway is not None and not _are_near_bigram(a, b, step_a):
-        spread = max(SEED_SPREAD, WANDERING * sway)
+        spread = max(SEED_SPREAD, WANDERING * sway, LEAST_OF_USUAL * max(_usual_spread(a, step_a), _usual_spread(b, step_b)))
         return spread, msg(
             "spread between repeats by how the two wander against each other from evaluation to evaluation, {spread:nats}", spread=spread
         )
