@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nanoscope.model.cache import Cache
-from nanoscope.model.gpt2 import GPT2
+from nanoscope.model.gpt2 import GPT2, Block
 
 
 class OneToken:
@@ -21,15 +21,16 @@ class OneToken:
     def __init__(self, model: GPT2, cache: Cache):
         self._cache = cache
         self._embedding, self._position, self._norm = model.embedding.weight, model.position.weight, _norm(model.norm)
+        blocks = [block for block in model.blocks if isinstance(block, Block)]
         self._blocks = [
             (
                 _norm(block.norm1), _linear(block.attention.qkv), _linear(block.attention.out),
                 _norm(block.norm2), _linear(block.mlp.up), _linear(block.mlp.down),
                 layer,
             )
-            for block, layer in zip(model.blocks, cache.layers, strict=True)
+            for block, layer in zip(blocks, cache.layers, strict=True)
         ]  # fmt: skip
-        self._gelu = model.blocks[0].mlp.gelu
+        self._gelu = blocks[0].mlp.gelu
         heads, width = cache.layers[0].keys.shape[1], cache.layers[0].keys.shape[3]
         self._shape = (-1, 3, heads, 1, width)
 
