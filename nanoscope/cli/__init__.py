@@ -20,11 +20,12 @@ GROUPS: tuple[tuple[Message, tuple[str, ...]], ...] = (
     (msg("Keep"), ("stop", "verify", "selftest", "export", "import", "send")),
 )
 
+READING = ("explain", "diagnose", "compare", "forecast", "plan", "runs", "report", "plot")  # a training frees its memory as soon as it can
+
 WHERE_SETTINGS_ARE_LISTED = ("train", "plan", "tune", "sweep")  # elsewhere they only add what a log leaves out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    gc.set_threshold(100_000)  # looking for circles at every 700th object took a tenth of the time that reading a long log takes
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -62,6 +63,8 @@ def _run(words: list[str], lang: str) -> int:
                 fix=_instead(name, rest) or did_you_mean(name, available()) or msg("see {command:code}", command="nanoscope --help"),
             )
         )
+    if name in READING:
+        gc.set_threshold(100_000)  # looking for circles at every 700th object took a tenth of the time that reading a long log takes
     command = _module(name)
     parser = Parser(name, lang)
     parser.add_argument("--lang", choices=_languages(), help=msg("language of the answer; otherwise that of the locale"))

@@ -7,6 +7,7 @@ import { interpolate } from "./source.js";
 import { show, t } from "./words.js";
 
 const BUCKETS = 400; // stretches of the x axis that the server keeps extremes of: about one for two pixels
+const SPARE = 0.25; // of what is seen, on either side, so that a pan shows something at once
 const SMOOTH = [0, 10, 50, 200, 1000];
 const AXES = ["step", "tokens", "flops", "time"];
 const X_KINDS = { step: "count", tokens: "tokens", flops: "flops", time: "seconds" };
@@ -75,10 +76,10 @@ export class Board {
     const buckets = Math.round(BUCKETS / Math.max(1, this.all.length / 2.5)); // ten runs are drawn as quickly as three
     const wanted = { x: this.axis, smooth: this.smooth, buckets, log: this.logX ? 1 : 0 };
     if (this.range) {
-      const spare = this.logX ? 0 : (this.range[1] - this.range[0]) * 0.5; // so that a pan shows something at once
+      const spare = this.logX ? 0 : (this.range[1] - this.range[0]) * SPARE;
       wanted.from = this.range[0] - spare;
       wanted.to = this.range[1] + spare;
-      if (!this.logX) wanted.buckets = 2 * buckets;
+      if (!this.logX) wanted.buckets = Math.round(buckets * (1 + 2 * SPARE));
     }
     if (this.all.length > 1) wanted.names = "loss,smoothed,rate,grad_norm,tokens_per_s,mfu";
     return wanted;
