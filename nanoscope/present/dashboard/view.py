@@ -140,7 +140,7 @@ def _reference(columns: Columns) -> dict[str, Any] | None:
     points = dict(known.val_by_step)
     for step, loss in ((known.best_step, known.best_val), (known.end_step, known.end_val)):
         if step is not None and loss is not None:
-            points[step] = loss
+            points.setdefault(step, loss)  # a recorded curve knows better than a single figure
     steps = sorted(points)
     return {"name": known.name, "source": known.source, "step": steps, "y": [points[step] for step in steps]} if steps else None
 

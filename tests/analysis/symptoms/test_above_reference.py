@@ -25,5 +25,6 @@ def test_the_cpu_demo_at_its_end():
         "batch_size": 12,
         "gradient_accumulation_steps": 1,
     }
-    assert not sure(make(evals=[(2000, 1.76, 1.89)], **cpu), "above_reference")
-    assert "above_reference" in sure(make(evals=[(2000, 2.1, 2.12)], **cpu), "above_reference")
+    assert not sure(make(evals=[(2000, 1.76, 1.89)], max_iters=2000, **cpu), "above_reference")
+    assert "above_reference" in sure(make(evals=[(2000, 2.1, 2.12)], max_iters=2000, **cpu), "above_reference")
+    assert not sure(make(evals=[(2000, 2.1, 2.12)], **cpu), "above_reference"), "it may be the middle of a longer run"
