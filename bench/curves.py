@@ -41,7 +41,8 @@ def main() -> None:
     for step, mean, spread in rows:
         print(f"{step:7,}  {mean:.4f} ± {spread:.4f}")
     if given.write:
-        write(given.preset, "[" + ", ".join(f"[{step}, {mean:.4f}, {spread:.4f}]" for step, mean, spread in rows) + "]", given.seeds)
+        curve = ", ".join(f"[{step}, {mean:.4f}, {spread:.4f}]" for step, mean, spread in rows)
+        write(given.preset, curve, f"--seeds={given.seeds} --points={given.points}")
 
 
 def curve_of(preset: str, seed: int, points: int, folder: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -61,11 +62,11 @@ def curve_of(preset: str, seed: int, points: int, folder: Path) -> tuple[np.ndar
     return evals.step, evals.val
 
 
-def write(preset: str, curve: str, seeds: int) -> None:
+def write(preset: str, curve: str, options: str) -> None:
     path = Path(str(resources.files("nanoscope.config") / "presets" / f"{preset}.toml"))
     text = re.sub(r"(# [^\n]*\n)?curve = [^\n]*\n", "", path.read_text(encoding="utf-8"))
-    text += f"# Step, mean val loss and standard deviation over seeds: python bench/curves.py {preset} --seeds={seeds} --write\n"
-    text += f"curve = {curve}\n"
+    text += f"# Step, mean val loss and standard deviation over seeds: python bench/curves.py {preset} {options} --write\n"
+    text += f"curve = [{curve}]\n"
     path.write_text(text, encoding="utf-8")
 
 

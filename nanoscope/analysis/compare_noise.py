@@ -137,13 +137,16 @@ def known_spread(a: Side, b: Side, step_a: float, step_b: float) -> tuple[float,
     """Standard deviation between repeats of one run: from how the two wander against each other where both were evaluated on the same
     batches on the way there, else as far as runs of this kind have been repeated."""
     sway = sway_between(a, b, step_a) if step_a == step_b else None
-    if sway is not None and not _are_near_bigram(a, b, step_a):
-        spread = max(SEED_SPREAD, WANDERING * sway, LEAST_OF_USUAL * max(_usual_spread(a, step_a), _usual_spread(b, step_b)))
+    usual = max(_usual_spread(a, step_a), _usual_spread(b, step_b))
+    if sway is None or _are_near_bigram(a, b, step_a):
+        return usual, msg("usual spread between repeats of such a run, {spread:nats}", spread=usual)
+    if (seen := WANDERING * sway) > LEAST_OF_USUAL * usual:
+        spread = max(SEED_SPREAD, seen)
         return spread, msg(
             "spread between repeats by how the two wander against each other from evaluation to evaluation, {spread:nats}", spread=spread
         )
-    spread = max(_usual_spread(a, step_a), _usual_spread(b, step_b))
-    return spread, msg("usual spread between repeats of such a run, {spread:nats}", spread=spread)
+    spread = max(SEED_SPREAD, LEAST_OF_USUAL * usual)
+    return spread, msg("the two hardly wander against each other: half the usual spread between repeats, {spread:nats}", spread=spread)
 
 
 def sway_between(a: Side, b: Side, step: float) -> float | None:

@@ -355,14 +355,9 @@ def peak_bytes(machine: Any) -> float:
         return float(torch.cuda.max_memory_reserved(machine.device))
     if machine.device.type == "mps":
         return float(machine.memory_in_use())
-    if sys.platform == "win32":
-        import psutil
+    from nanoscope.train.machine import most_resident
 
-        return float(psutil.Process().memory_info().peak_wset)
-    import resource
-
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(size if sys.platform == "darwin" else size * 1024)
+    return float(most_resident())
 
 
 if __name__ == "__main__":

@@ -272,6 +272,8 @@ def measure_memory(config: Config) -> float:
     """Bytes that training adds to a process that has torch and the data already: for a process of its own, see `_measured_memory`."""
     import psutil
 
+    from nanoscope.train.machine import most_resident
+
     bench = _Bench(config.device)
     bench.train(replace(bench.config, max_iters=2, eval_interval=1000))  # libraries and thread pools are in memory after this
     before = psutil.Process().memory_info().rss
@@ -285,24 +287,7 @@ def measure_memory(config: Config) -> float:
     bench.train(config, None, note)
     if bench.machine.device.type != "cpu":
         return float(max(told))
-    return float(_high_water() - before)
-
-
-def _high_water() -> int:
-    """The most that this process has ever held. Not by getrusage where it can be helped: on Linux that begins with what the process held
-    that this one was forked from."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    try:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
-    except ImportError:  # Windows
-        import psutil
-
-        return psutil.Process().memory_info().peak_wset
+    return float(most_resident() - before)
 
 
 def _measured_memory(config: Config) -> float:
