@@ -34,6 +34,7 @@ TITLES: dict[str, Message] = {
     "decay_too_high": msg("weight decay is too strong"),
     "decay_too_low": msg("weight decay is too weak"),
     "rate_too_high": msg("the learning rate is too high at the end"),
+    "rate_too_high_all_along": msg("the learning rate is too high all along"),
     "rate_too_low": msg("the learning rate is too low"),
     "batch_too_small": msg("the batch is too small"),
     "batch_too_large": msg("the batch is too large"),
@@ -120,7 +121,7 @@ def ranked(effects: Iterable[Effect]) -> tuple[Effect, ...]:
     A lower rate and a larger batch both take noise out of the updates. Where the batch does not win clearly more than the rate, the rate is
     named first: it costs nothing."""
     effects = list(effects)
-    quieter = max((e for e in effects if e.cause == "rate_too_high" and e.is_clear), key=lambda e: e.expected or 0.0, default=None)
+    quieter = max((e for e in effects if e.cause.startswith("rate_too_high") and e.is_clear), key=lambda e: e.expected or 0.0, default=None)
 
     def place(effect: Effect) -> tuple[int, float]:
         expected = -math.inf if effect.expected is None else effect.expected
@@ -173,12 +174,12 @@ class Growth:
 GROWTH: dict[str, Growth] = {
     "rate_too_high": Growth(-0.1, 0.3, 0.8),
     "rate_lower": Growth(-0.2, 0.1, 0.5),
-    "rate_too_low": Growth(0.1, 0.5, 0.85),
-    "dropout": Growth(-0.1, 0.25, 0.5),
+    "rate_too_low": Growth(0.2, 0.7, 1.0),
+    "dropout": Growth(-0.1, 0.35, 0.6),
     "decay": Growth(-0.2, 0.1, 0.6),
-    "batch": Growth(-0.2, 0.3, 0.7),
-    "size": Growth(-0.1, 0.4, 0.8),
-    "data": Growth(0.0, 0.0, 0.0, (0.2, 0.5, 1.0)),  # of what is memorised, fresh data wins back a part
+    "batch": Growth(0.0, 0.6, 1.0),
+    "size": Growth(0.6, 1.5, 2.0),  # new room is of no use at first
+    "data": Growth(0.0, 0.0, 0.0, (0.15, 0.4, 0.9)),  # of what is memorised, fresh data wins back a part
     "as_seen": Growth(0.0, 0.0, 0.0),
 }
 

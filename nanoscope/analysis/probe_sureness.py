@@ -11,7 +11,7 @@ from nanoscope.message import msg
 from nanoscope.record.run import Run
 
 TESTED_BY: Mapping[str, tuple[str, ...]] = {
-    "lr_too_high": ("rate_too_high",),
+    "lr_too_high": ("rate_too_high", "rate_too_high_all_along"),
     "lr_schedule_mismatch": ("rate_too_high",),
     "lr_too_low": ("rate_too_low",),
     "batch_too_small": ("batch_too_small",),

@@ -302,7 +302,7 @@ def per_parameter_words(case: Case, tokens: float, parameters: float, epochs: fl
 
 
 def _duration(case: Case) -> Iterator[Remark]:
-    wall = case.number("wall_s")
+    wall = case.number("wall_s") or None  # 0 where a log was imported that does not tell
     if wall is None and case.run.time_parts:
         wall = sum(case.run.time_parts.values())
     if wall is not None:

@@ -13,7 +13,7 @@ from nanoscope.cli import main
 def test_the_plan_says_what_would_be_done_and_cost(run: Path, capsys: pytest.CaptureFixture):
     assert main(["probe", f"{run}@24", "--plan", "--question=rate"]) == 0
     said = capsys.readouterr().out
-    assert "rate-to-zero: the learning rate falls to zero over 20 updates" in said and "of the run" in said
+    assert "as-planned-20: nothing changed: the rest of the schedule, played in 20 updates" in said and "of the run" in said
     assert main(["probe", f"{run}@24", "--plan", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["questions"]) == 7
 

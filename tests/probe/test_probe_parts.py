@@ -50,6 +50,18 @@ def test_no_question_costs_more_than_fifteen_percent_of_the_run():
         assert planned.cost <= 0.15 * config.max_iters, planned.question
 
 
+def test_branches_are_as_long_as_their_question_may_be_and_a_budget_makes_all_shorter():
+    usual, cut = (plan(frame_of(CONFIG, 600, 64, allowed), ("rate", "regularisation")) for allowed in (None, 50.0))
+    for one, other in zip(usual, cut, strict=True):
+        assert other.frame.updates < one.frame.updates and other.cost <= 50.0 < one.cost
+
+
+def test_a_fall_to_zero_is_tried_where_the_schedule_does_not_fall_by_itself():
+    steady = dataclasses.replace(CONFIG, decay_lr=False)
+    names = [{branch.name for branch in plan(frame_of(config, 600, 64), ("rate",))[0].branches} for config in (CONFIG, steady)]
+    assert ["rate-to-zero" in each for each in names] == [False, True]
+
+
 def test_pairing_sees_a_gain_that_the_spread_of_the_batches_hides():
     rng = np.random.default_rng(0)
     batches = 2 + rng.normal(0, 0.3, 24)

@@ -48,8 +48,7 @@ def test_every_question_is_answered_and_every_branch_is_a_run(run: Path, answer:
     names = {path.name.partition("-")[2] for path in find_runs(run) if path != run}
     assert names >= {
         "unchanged",
-        "as-planned",
-        "rate-to-zero",
+        "as-planned-20",
         "rate-x2",
         "dropout-0",
         "weight-decay-0",
@@ -61,7 +60,7 @@ def test_every_question_is_answered_and_every_branch_is_a_run(run: Path, answer:
 
 
 def test_branches_are_judged_on_the_same_tokens(run: Path, answer: Answer):
-    branches = [path for path in find_runs(run / "probes") if path.name.partition("-")[2] in ("as-planned", "rate-to-zero", "width-x2")]
+    branches = [path for path in find_runs(run / "probes") if path.name.partition("-")[2] in ("as-planned-20", "rate-x2", "width-x2")]
     assert len({read_run(path).evals.batches[-1] for path in branches}) == 1
 
 

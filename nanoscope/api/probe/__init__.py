@@ -65,7 +65,7 @@ def probe(
         if because is not None:
             left_out.append((each.question, because))
             continue
-        for found in _ask(each.question, branches):
+        for found in _ask(each.question, dataclasses.replace(branches, frame=each.frame)):
             (effects if isinstance(found, Effect) else readings).append(found)  # type: ignore[arg-type]
         costs[each.question] = each.cost
     answer = Answer(
@@ -73,7 +73,7 @@ def probe(
         effects=ranked(effects), readings=tuple(readings), not_asked=tuple(left_out), costs=costs, run_cost=planned.run_cost,
         took_s=time.monotonic() - started_at_s,
     )  # fmt: skip
-    return keep(subject, planned.frame, answer)
+    return keep(branches, answer)
 
 
 def _plan(subject: Subject, questions: Sequence[str], budget_s: float) -> Plan:
@@ -86,12 +86,10 @@ def _plan(subject: Subject, questions: Sequence[str], budget_s: float) -> Plan:
     update_s = subject.update_s
     frame = probe_plan.frame_of(subject.config, subject.step, subject.vocab_size)
     if update_s:
-        # All that is asked should fit; where it does not, branches get shorter, down to a length that still says something.
-        total = sum(each.cost for each in probe_plan.plan(frame, asked))
-        if total * update_s > budget_s:
-            frame = probe_plan.frame_of(
-                subject.config, subject.step, subject.vocab_size, round(frame.updates * budget_s / (total * update_s))
-            )
+        # All that is asked should fit; where it does not, branches get shorter.
+        share = budget_s / (update_s * sum(each.cost for each in probe_plan.plan(frame, asked)))
+        if share < 1:
+            frame = probe_plan.frame_of(subject.config, subject.step, subject.vocab_size, share * frame.allowed)
     planned = probe_plan.plan(frame, asked)
     run_cost = float(subject.config.max_iters)
     return Plan(str(subject.folder), subject.step, frame, planned, run_cost, update_s, budget_s)

@@ -32,10 +32,9 @@ class Interrupted(KeyboardInterrupt):
 class Ran:
     """A branch that has been run, and how it ended."""
 
-    name: str
+    wanted: Branch
     folder: Path
     val: np.ndarray  # loss of each val window that all branches are judged on
-    cost: float
     took_s: float
 
     @property
@@ -51,7 +50,6 @@ class Branches:
     frame: Frame
     tell: Callable[[Message], None] = lambda message: None
     done: dict[str, Ran] = field(default_factory=dict)
-    took_s: float = 0.0
 
     def run(self, wanted: Branch) -> Ran:
         if wanted.name not in self.done:
@@ -94,7 +92,7 @@ class Branches:
         end = checkpoint_folder(folder, self.subject.step + wanted.updates)
         if not ended or ended[-1].why != "finished" or not end.is_dir():
             return None
-        return Ran(wanted.name, folder, self._judged(end), wanted.cost, ended[-1].wall_s)
+        return Ran(wanted, folder, self.judged(end), ended[-1].wall_s)
 
     def _run(self, wanted: Branch) -> Ran:
         from nanoscope.record.write import Recorder
@@ -115,16 +113,15 @@ class Branches:
         finally:
             recorder.close()
         took_s = time.perf_counter() - started_at_s
-        self.took_s += took_s
         if outcome.why == "stopped":
             raise Interrupted
         end = checkpoint_folder(folder, self.subject.step + wanted.updates)
         if outcome.why == "failed" or not end.is_dir():  # it diverged: the worst that a change can do
-            return Ran(wanted.name, folder, np.full(self.frame.windows, np.inf), wanted.cost, took_s)
-        return Ran(wanted.name, folder, self._judged(end), wanted.cost, took_s)
+            return Ran(wanted, folder, np.full(self.frame.windows, np.inf), took_s)
+        return Ran(wanted, folder, self.judged(end), took_s)
 
-    def _judged(self, checkpoint: Path) -> np.ndarray:
-        """Of the branch's last weights, on the same windows for all branches, each window by itself: neither the batch size nor the order
+    def judged(self, checkpoint: Path) -> np.ndarray:
+        """Losses of those weights, on the same windows for all branches, each window by itself: neither the batch size nor the order
         of the data decides what is compared with what."""
         from nanoscope.api.probe.look import joined, look_at
         from nanoscope.data.batches import eval_windows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -29,15 +30,37 @@ def regularisation(branches: Branches) -> Found:
 def rate(branches: Branches) -> Found:
     """First whether the noise of the rate that is left at the end costs anything; then whether the schedule is at the right height."""
     frame = branches.frame
-    yield measured(branches, plan.to_zero(frame), "rate_too_high", "rate_too_high", against=branches.run(plan.as_it_stands(frame)))
-    best = measured(branches, plan.rate_times(frame, plan.HIGHER[0]), "rate_too_low", "rate_too_low")
-    if (best.gain or 0.0) < -2 * best.se:
-        yield best
-        yield measured(branches, plan.rate_times(frame, 0.5), "rate_too_high", "rate_lower")
+    yield _of_the_rate(branches)
+    falling = []
+    if plan.may_fall_further(frame):
+        against = branches.run(plan.as_it_stands(frame))
+        falling = [measured(branches, plan.to_zero(frame), "rate_too_high", "rate_too_high", against=against)]
+        if falling[0].is_clear:
+            yield falling[0]
+            return
+    twice = measured(branches, plan.rate_times(frame, plan.HIGHER[0]), "rate_too_low", "rate_too_low")
+    if (twice.gain or 0.0) < -2 * twice.se:
+        yield twice
+        # Where the rate does not fall by itself, half of it and a fall mend the same.
+        cause = "rate_too_high" if falling else "rate_too_high_all_along"
+        half = measured(branches, plan.rate_times(frame, 0.5), cause, "rate_lower")
+        yield max((half, *falling), key=lambda effect: (effect.is_clear, effect.expected or 0.0))
         return
-    # At a rate that is far too low, twice of it is not to be seen in a short branch, and even eight times may not be.
-    further = [measured(branches, plan.rate_times(frame, times), "rate_too_low", "rate_too_low") for times in plan.HIGHER[1:]]
-    yield max((best, *further), key=lambda effect: -math.inf if effect.gain is None else effect.gain)
+    yield from falling
+    # At a rate that is far too low, twice of it is not to be seen in a short branch.
+    further = measured(branches, plan.rate_times(frame, plan.HIGHER[1]), "rate_too_low", "rate_too_low")
+    yield max((twice, further), key=lambda effect: -math.inf if effect.gain is None else effect.gain)
+
+
+def _of_the_rate(branches: Branches) -> Reading:
+    """How much of the present loss is only the noise of the rate, and goes with it."""
+    now, planned = branches.judged(branches.subject.checkpoint), branches.reference()
+    gain, se = paired_gain(now, planned.val)
+    words = msg(
+        "{gain:nats} ± {se:nats} of the present val loss goes as the rest of the schedule is played in {count:count} updates",
+        gain=gain, se=se, count=branches.frame.updates,
+    )  # fmt: skip
+    return Reading("rate", words, {"gain": gain, "se": se})
 
 
 def batch(branches: Branches) -> Found:
@@ -58,9 +81,8 @@ def size(branches: Branches) -> Found:
     frame = branches.frame
     wanted = plan.wider(frame)
     assert wanted is not None
-    found = measured(branches, wanted, "model_too_small", "size")
-    assert found.gain is not None
     ratio, rest = plan.wider_cost(frame), frame.rest.updates
+    found = measured(branches, wanted, "model_too_small", "size", rest=rest / ratio)
     lost = _slope(branches) * math.log((frame.step + rest) / (frame.step + rest / ratio))
     yield Reading(
         "size",
@@ -68,20 +90,20 @@ def size(branches: Branches) -> Found:
             ratio=ratio, lost=lost),
         {"ratio": ratio, "lost": lost},
     )  # fmt: skip
-    import dataclasses
-
     expected = found.expected or 0.0
     yield dataclasses.replace(found, expected=expected - lost, low=found.low - lost, high=found.high - lost)
 
 
-def measured(branches: Branches, wanted: plan.Branch, cause: str, kind: str, against: Ran | None = None) -> Effect:
+def measured(
+    branches: Branches, wanted: plan.Branch, cause: str, kind: str, against: Ran | None = None, rest: float | None = None
+) -> Effect:
+    """`rest`: updates that the change would have for the rest of the run, where they are not those that the run has left."""
     unchanged, changed = against or branches.reference(), branches.run(wanted)
     gain, se = paired_gain(unchanged.val, changed.val)
     if not math.isfinite(gain):
         gain, se = (-math.inf, 0.0)
-    expected, low, high = (
-        foretold(gain, se, kind, branches.frame.rest.updates / branches.frame.updates) if math.isfinite(gain) else (gain, gain, gain)
-    )
+    longer = (rest or branches.frame.rest.updates) / branches.frame.updates
+    expected, low, high = foretold(gain, se, kind, longer) if math.isfinite(gain) else (gain, gain, gain)
     return Effect(
         cause, question_of(cause), wanted.words, gain, se, expected, low, high, wanted.cost, changed.took_s, branch=str(changed.folder)
     )
