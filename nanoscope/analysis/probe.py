@@ -118,14 +118,14 @@ class Answer:
 def ranked(effects: Iterable[Effect]) -> tuple[Effect, ...]:
     """Certain faults, then clear gains by size, then the rest.
 
-    A lower rate and a larger batch both take noise out of the updates. Where the batch does not win clearly more than the rate, the rate is
-    named first: it costs nothing."""
+    A lower rate and a larger batch both take noise out of the updates, and the wider branch has a lower rate, too. Where these do not win
+    clearly more than the lower rate does, the rate is named first: it costs nothing."""
     effects = list(effects)
     quieter = max((e for e in effects if e.cause.startswith("rate_too_high") and e.is_clear), key=lambda e: e.expected or 0.0, default=None)
 
     def place(effect: Effect) -> tuple[int, float]:
         expected = -math.inf if effect.expected is None else effect.expected
-        if quieter is not None and effect.cause == "batch_too_small" and not _wins_more(effect, quieter):
+        if quieter is not None and effect.cause in ("batch_too_small", "model_too_small") and not _wins_more(effect, quieter):
             expected = min(expected, math.nextafter(quieter.expected or 0.0, -math.inf))
         if effect.is_fact:
             return (0, -float(len(TITLES)) + list(TITLES).index(effect.cause))

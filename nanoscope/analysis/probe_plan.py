@@ -13,7 +13,7 @@ from nanoscope.sizing import flops_per_token, shape_of
 
 QUESTION_FRAC = 0.145  # of the run, for a question; its branches get as long as that allows: a gain shows the later the better
 FEWEST, MOST = 20, 500  # updates in a branch
-SCORED_FRAC = 0.2  # of a branch's cost, for the windows that it is judged on
+SCORED_FRAC = 0.4  # of a branch's cost, for the windows that it is judged on
 FEWEST_WINDOWS, MOST_WINDOWS = 128, 1024
 EVAL_ITERS = 2  # batches that a branch evaluates by itself, for its own record
 FORWARD = 1 / 3  # cost of evaluating a batch, in updates

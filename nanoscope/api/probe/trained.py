@@ -31,22 +31,18 @@ def rate(branches: Branches) -> Found:
     """First whether the noise of the rate that is left at the end costs anything; then whether the schedule is at the right height."""
     frame = branches.frame
     yield _of_the_rate(branches)
-    falling = []
     if plan.may_fall_further(frame):
         against = branches.run(plan.as_it_stands(frame))
-        falling = [measured(branches, plan.to_zero(frame), "rate_too_high", "rate_too_high", against=against)]
-        if falling[0].is_clear:
-            yield falling[0]
+        falling = measured(branches, plan.to_zero(frame), "rate_too_high", "rate_too_high", against=against)
+        yield falling
+        if falling.is_clear:
             return
     twice = measured(branches, plan.rate_times(frame, plan.HIGHER[0]), "rate_too_low", "rate_too_low")
     if (twice.gain or 0.0) < -2 * twice.se:
         yield twice
-        # Where the rate does not fall by itself, half of it and a fall mend the same.
-        cause = "rate_too_high" if falling else "rate_too_high_all_along"
-        half = measured(branches, plan.rate_times(frame, 0.5), cause, "rate_lower")
-        yield max((half, *falling), key=lambda effect: (effect.is_clear, effect.expected or 0.0))
+        if not plan.may_fall_further(frame):
+            yield measured(branches, plan.rate_times(frame, 0.5), "rate_too_high_all_along", "rate_lower")
         return
-    yield from falling
     # At a rate that is far too low, twice of it is not to be seen in a short branch.
     further = measured(branches, plan.rate_times(frame, plan.HIGHER[1]), "rate_too_low", "rate_too_low")
     yield max((twice, further), key=lambda effect: -math.inf if effect.gain is None else effect.gain)

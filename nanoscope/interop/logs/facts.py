@@ -30,9 +30,10 @@ _BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "MB": 10**6, "
 
 
 def read_facts(source: Text, found: Found) -> None:
-    for word, take in _SENTENCES:
-        for start, line in itertools.islice(lines_with(source.text, word), MOST_LINES):
-            take(_Line(line, start, source, found))
+    for part in source.besides_rows:
+        for word, take in _SENTENCES:
+            for start, line in itertools.islice(lines_with(part.text, word), MOST_LINES):
+                take(_Line(line, start, part, found))
     _take_settings(source, found)
 
 
@@ -52,32 +53,33 @@ class _Line:
         self.found.sign(Sign(kind, self.source.offset + self.start, self.source.line_at(self.start), said, step))
 
 
+# The patterns below are compiled when a text holds their word, by `re` itself, which keeps them: most texts hold few of these words.
+
+
 def _number(name: str, pattern: str) -> Callable[[_Line], None]:
     """A sentence that holds one number, with or without a letter for thousands, millions or billions."""
-    compiled = re.compile(pattern.replace("NUMBER", rf"({NUMBER})([KkMBT]?)(?!\w)"))
+    whole = pattern.replace("NUMBER", rf"({NUMBER})([KkMBT]?)(?!\w)")
 
     def take(line: _Line) -> None:
-        if match := compiled.search(line.text):
+        if match := re.search(whole, line.text):
             line.tell(name, _plain(float(match[1].replace(",", "")) * _SCALES[match[2]]))
 
     return take
 
 
 def _scaled(name: str, scale: float, pattern: str) -> Callable[[_Line], None]:
-    compiled = re.compile(pattern.replace("NUMBER", f"({NUMBER})"))
+    whole = pattern.replace("NUMBER", f"({NUMBER})")
 
     def take(line: _Line) -> None:
-        if match := compiled.search(line.text):
+        if match := re.search(whole, line.text):
             line.tell(name, float(match[1].replace(",", "")) * scale)
 
     return take
 
 
 def _text(name: str, pattern: str) -> Callable[[_Line], None]:
-    compiled = re.compile(pattern)
-
     def take(line: _Line) -> None:
-        if match := compiled.search(line.text):
+        if match := re.search(pattern, line.text):
             line.tell(name, literal(match[1].strip()) if match[1] in ("True", "False") else match[1].strip())
 
     return take
@@ -85,10 +87,9 @@ def _text(name: str, pattern: str) -> Callable[[_Line], None]:
 
 def _mark(kind: str, pattern: str) -> Callable[[_Line], None]:
     """A sentence about something that happened; a group named `step` says when."""
-    compiled = re.compile(pattern)
 
     def take(line: _Line) -> None:
-        if match := compiled.search(line.text):
+        if match := re.search(pattern, line.text):
             step = match.groupdict().get("step")
             line.sign(kind, step=int(step) if step else None)
 
@@ -272,7 +273,7 @@ def _take_settings(source: Text, found: Found) -> None:
     """Lines that state one setting."""
     known = _known_names()
     blocks = _without_rows(source, found)
-    if _PROGRAM.search(source.text):
+    if any(_PROGRAM.search(part.text) for part in source.besides_rows):
         # Some trainers print their own source first. Its assignments are a program's: which of them hold, only running it would tell.
         blocks = blocks[1:]
     said = ((low, high) for low, high in blocks if not source.text[low:high].isspace())

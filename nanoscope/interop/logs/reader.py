@@ -82,9 +82,10 @@ class LogReader:
             self._words = self._door.words_in(text, self._door.words) if self._door.words_in else self._door.words
         _take_other_evals(source, found, self._door)
         read_facts(source, found)
-        read_notes(source, found)
+        for part in source.besides_rows:
+            read_notes(part, found)
+            _take_placeholders(part, found)
         _take_stamps(source, found)
-        _take_placeholders(source, found)
         if found:  # ranks are asked of rows only
             self._ranks |= ranks_in(source)
         self._count(source, found)

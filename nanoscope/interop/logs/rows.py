@@ -97,12 +97,19 @@ def find_rows(pattern: re.Pattern[str], source: Text) -> Rows:
     matches = list(pattern.finditer(source.text))
     if not matches:
         return Rows()
-    starts = np.array([match.start() for match in matches], np.int64)
+    starts, ends = np.array([match.start() for match in matches], np.int64), np.array([match.end() for match in matches], np.int64)
+    _note_rows_alone(source, starts, ends)
     groups = dict(zip(pattern.groupindex, zip(*[match.groups() for match in matches], strict=True), strict=True))
     columns, not_finite = to_columns({name: texts for name, texts in groups.items() if name != "step"})
     printed = to_whole(groups["step"]) if "step" in groups else np.full(len(matches), -1)
     rows = Rows(starts + source.offset, source.lines_at(starts), _pieces(source, starts), printed, columns, not_finite)
     return _without_cut_ones(rows, matches, source)
+
+
+def _note_rows_alone(source: Text, starts: np.ndarray, ends: np.ndarray) -> None:
+    lines = np.searchsorted(source.line_starts, starts, side="right") - 1
+    line_ends = np.append(source.line_starts[1:] - 1, len(source.text))[lines]
+    source.rows_alone.append(lines[(starts == source.line_starts[lines]) & (ends == line_ends)])
 
 
 def to_columns(texts: Mapping[str, Sequence[str | None]]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

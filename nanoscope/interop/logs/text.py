@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,8 @@ _ESCAPES = re.compile(
 _BARE_COLOURS = re.compile(r"\[(?:\d{1,3};){0,4}\d{0,3}m(?![\w\]])")  # what is left of a colour when a copy loses its escape character
 _BACKSPACES = re.compile(r"\x08++")
 _REPLACED = (("\xa0", " "), ("\u2007", " "), ("\u202f", " "), ("\ufeff", ""), ("\u200b", ""), ("\x00", ""))
+
+LONG_STRETCH = 100  # lines; what stands nearer together, such as a traceback between the rows of other ranks, stays together
 
 
 def decode(raw: bytes) -> str:
@@ -55,6 +57,7 @@ class Text:
     text: str
     first_line: int = 1  # the number that its first line has in the source
     offset: int = 0  # characters before it
+    rows_alone: list[np.ndarray] = field(default_factory=list, compare=False)  # lines, from 0, that hold a row and nothing else
 
     @cached_property
     def line_starts(self) -> np.ndarray:
@@ -80,6 +83,25 @@ class Text:
         index = int(np.searchsorted(self.piece_starts, offset, side="right"))
         end = int(self.piece_starts[index]) - 1 if index < len(self.piece_starts) else len(self.text)
         return int(self.piece_starts[index - 1]), end
+
+    @cached_property
+    def besides_rows(self) -> list[Text]:
+        """The text in parts, without long stretches of lines that hold a row and nothing else: all but rows is looked for there only."""
+        is_row = np.zeros(len(self.line_starts) + 1, bool)
+        for lines in self.rows_alone:
+            is_row[lines] = True
+        turns = np.flatnonzero(np.diff(is_row, prepend=False))
+        starts, ends = turns[::2], turns[1::2]
+        is_long = ends - starts >= LONG_STRETCH
+        if not is_long.any():
+            return [self]
+        ends_of_text = np.append(self.line_starts, len(self.text))
+        firsts, lasts = np.append(0, ends[is_long]), np.append(starts[is_long], len(self.line_starts))
+        return [
+            Text(self.text[ends_of_text[first] : ends_of_text[last]], self.first_line + first, self.offset + int(ends_of_text[first]))
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+            if first < last
+        ]
 
     @cached_property
     def codes(self) -> np.ndarray:
