@@ -1,6 +1,6 @@
 """How often does the diagnosis cry wolf, and how often does it miss the wolf? Runs made for the purpose, from seeds.
 
-    python bench/false_alarms.py [--only NAME] [--write docs/diagnosis.md]
+    python bench/false_alarms.py [--only NAME] [--seed N] [--write docs/diagnosis.md]
 
 Healthy: small runs of our own (seeds, presets, both architectures and optimizers, schedules, dropout, batch shapes), each also cut at
 random steps. None may get a fault of sureness certain or likely. Ill: the same runs with one thing broken on purpose; the first finding
@@ -36,6 +36,7 @@ from nanoscope.analysis.finding import Finding
 from nanoscope.config.fields import Config
 from nanoscope.config.preset import named_preset
 from nanoscope.data.store import Dataset, open_dataset
+from nanoscope.model import gpt2, modern
 from nanoscope.record.layout import is_run
 from nanoscope.record.read import read_run
 from nanoscope.record.run import Run, until
@@ -125,22 +126,20 @@ def same_batches() -> contextlib.AbstractContextManager:
     return patch.object(feed.ShuffledFeed, "take", lambda self, sample: plain(self, sample % 32))
 
 
-@contextlib.contextmanager
-def without_mask() -> Iterator[None]:
-    plain = torch.nn.functional.scaled_dot_product_attention
-
-    def open_attention(q: Any, k: Any, v: Any, **rest: Any) -> Any:
-        return plain(q, k, v, **{**rest, "is_causal": False})
-
-    with patch.object(torch.nn.functional, "scaled_dot_product_attention", open_attention):
-        yield
+def attention_is(other: Callable[..., torch.Tensor]) -> contextlib.AbstractContextManager:
+    stack = contextlib.ExitStack()
+    for model in (gpt2, modern):
+        stack.enter_context(patch.object(model, "causal_attention", other))
+    return stack
 
 
-@contextlib.contextmanager
-def without_attention() -> Iterator[None]:
+def without_mask() -> contextlib.AbstractContextManager:
+    return attention_is(lambda q, k, v, dropout=0.0: torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout))
+
+
+def without_attention() -> contextlib.AbstractContextManager:
     """A kernel that returns zeros."""
-    with patch.object(torch.nn.functional, "scaled_dot_product_attention", lambda q, k, v, **rest: torch.zeros_like(v) * q.sum()):
-        yield
+    return attention_is(lambda q, k, v, dropout=0.0: torch.zeros_like(v) * q.sum())
 
 
 @contextlib.contextmanager
@@ -324,7 +323,8 @@ ILL = tuple(
 
 
 def make(made: Made, folder: Path, seed: object = None) -> Run:
-    settings = {**BASE, "seed": 100 + len(made.name), **made.settings, "out_dir": str(folder), **({} if seed is None else {"seed": seed})}
+    settings = {**BASE, "seed": 100 + len(made.name), **made.settings, "out_dir": str(folder)}
+    settings["seed"] = settings["seed"] + int(os.environ.get(SEED, "0")) if seed is None else seed
     config = Config(**settings)
     dataset = made.dataset(open_dataset(config.dataset))
     processor = SimpleNamespace(**{**time.__dict__, "perf_counter": time.process_time})
@@ -393,13 +393,17 @@ def verdicts_of(number: int) -> list[Verdict]:
 ALL = (*HEALTHY, *ILL)
 KEEP = "FALSE_ALARMS_RUNS"  # a folder in which runs are kept, and found the next time: rules can change without training anew
 
+SEED = "FALSE_ALARMS_SEED"  # is added to the seed of every run
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="runs whose name holds this, or one of several; separated by semicolons")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
+    parser.add_argument("--seed", type=int, default=0, help="is added to the seed of every run: other runs of the same kinds")
     parser.add_argument("--write", type=Path, help="a Markdown file whose part between the marks is replaced by the table")
     given = parser.parse_args()
+    os.environ[SEED] = str(given.seed)
     open_dataset("pydocs")  # prepared once, before the processes start
     started = time.monotonic()
     verdicts: list[Verdict] = []

@@ -178,6 +178,7 @@ GROWTH: dict[str, Growth] = {
     "dropout": Growth(-0.1, 0.35, 0.6),
     "decay": Growth(-0.2, 0.1, 0.6),
     "batch": Growth(0.0, 0.6, 1.0),
+    "batch_smaller": Growth(-0.2, 0.1, 0.5),  # more updates for the same tokens: a head start
     "size": Growth(0.6, 1.5, 2.0),  # new room is of no use at first
     "data": Growth(0.0, 0.0, 0.0, (0.15, 0.4, 0.9)),  # of what is memorised, fresh data wins back a part
     "as_seen": Growth(0.0, 0.0, 0.0),

@@ -31,16 +31,17 @@ def rate(branches: Branches) -> Found:
     """First whether the noise of the rate that is left at the end costs anything; then whether the schedule is at the right height."""
     frame = branches.frame
     yield _of_the_rate(branches)
+    is_found = False
     if plan.may_fall_further(frame):
         against = branches.run(plan.as_it_stands(frame))
         falling = measured(branches, plan.to_zero(frame), "rate_too_high", "rate_too_high", against=against)
         yield falling
-        if falling.is_clear:
-            return
+        is_found = falling.is_clear
     twice = measured(branches, plan.rate_times(frame, plan.HIGHER[0]), "rate_too_low", "rate_too_low")
-    if (twice.gain or 0.0) < -2 * twice.se:
+    hurts = (twice.gain or 0.0) < -2 * twice.se
+    if hurts or is_found:
         yield twice
-        if not plan.may_fall_further(frame):
+        if hurts and not plan.may_fall_further(frame):
             yield measured(branches, plan.rate_times(frame, 0.5), "rate_too_high_all_along", "rate_lower")
         return
     # At a rate that is far too low, twice of it is not to be seen in a short branch.
@@ -68,7 +69,7 @@ def batch(branches: Branches) -> Found:
     yield measured(branches, plan.larger_batch(frame, slower), "batch_too_small", "batch")
     smaller = plan.smaller_batch(frame)
     if smaller is not None and subject.config.batch_size * subject.config.gradient_accumulation_steps > 1:
-        yield measured(branches, smaller, "batch_too_large", "batch")
+        yield measured(branches, smaller, "batch_too_large", "batch_smaller")
 
 
 def size(branches: Branches) -> Found:
