@@ -9,8 +9,9 @@ again, no config is begun when `--seconds` are over, and every part ends with th
 Asked for: update time within 10 % in the median and 25 % at worst over at least 24 configs of both architectures, 0.1 M to 124 M
 parameters; peak memory within 8 % in the median and never more than 5 % too low; the whole time of three runs within 10 %.
 The training is `nanoscope train` in a process of its own; its update time is the median of its steps, its memory the operating system's
-peak for that process. Beside each config is kept how much of the machine other programs used meanwhile: where that was more than a
-twentieth, the two halves may have seen different machines, and the config is measured again in the next part."""
+peak for that process. Beside each config is kept how much of the machine other programs used meanwhile, and how far its speed (matrix
+products, before the plan, between the two and after the training) went apart, as it does on a shared host: where the one was more than a
+twentieth or the other more than a tenth, the two halves saw different machines, and the config is measured again in the next part."""
 
 from __future__ import annotations
 
@@ -27,6 +28,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 SHAPES = (  # layers, heads, width, context, data, micro-batch, accumulation, updates to train
     (2, 2, 64, 64, "shakespeare_char", 8, 1, 60),
     (4, 4, 128, 64, "shakespeare_char", 12, 1, 40),
@@ -42,7 +45,7 @@ SHAPES = (  # layers, heads, width, context, data, micro-batch, accumulation, up
     (12, 12, 384, 1024, "shakespeare", 1, 1, 5),
     (12, 12, 768, 1024, "shakespeare", 1, 1, 4),
 )
-QUIET = 0.05
+QUIET, STEADY = 0.05, 0.10
 BASE = "shakespeare-char-cpu"
 WHOLE_RUNS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("quickstart", "quickstart", {}),
@@ -68,29 +71,43 @@ def cases() -> Iterator[tuple[str, str, dict[str, object]]]:
 
 
 def settings_of(arch: str, shape: tuple) -> dict[str, object]:
+    """One checkpoint in the middle: its copy counts for the memory, and its writing slows one update and not the median."""
     layers, heads, width, context, data, size, accumulation, updates = shape
     return {
         "arch": arch, "optimizer": "muon" if arch == "modern" else "adamw", "n_layer": layers, "n_head": heads, "n_embd": width,
         "block_size": context, "dataset": data, "batch_size": size, "gradient_accumulation_steps": accumulation, "max_iters": updates,
         "lr_decay_iters": updates, "warmup_iters": 1, "eval_interval": updates, "eval_iters": 1,
-        "checkpoint_interval": max(1, updates // 2), "sample_interval": 0, "compile": False, "device": "cpu", "learning_rate": 1e-3,
+        "checkpoint_interval": updates // 2 + 1, "sample_interval": 0, "compile": False, "device": "cpu", "learning_rate": 1e-3,
         "min_lr": 1e-4,
     }  # fmt: skip
 
 
 def measured(name: str, source: str, settings: dict[str, object]) -> dict[str, object]:
-    before = used_by_others()
+    before, paces = used_by_others(), [pace()]
     plan = planned(source, settings)
+    paces.append(pace())
     calibration = plan.machine.calibration
     assert calibration is not None, plan.machine.not_calibrated
     with tempfile.TemporaryDirectory() as folder:
         run, took_s, used = trained(source, settings, Path(folder) / "run")
+    paces.append(pace())
     return {
         "name": name, "parameters": plan.value("parameters"), "planned_update_s": plan.value("update_s"),
         "update_s": statistics.median(run.steps.took_s[1:].tolist()), "planned_bytes": plan.value("memory_total"), "bytes": used,
         "planned_total_s": plan.value("total_s"), "total_s": took_s, "planning_s": calibration.took_s,
         "layers_timed": list(calibration.layers_timed), "others_frac": share_of_others(before, used_by_others()),
+        "drift": max(paces) / min(paces) - 1,
     }  # fmt: skip
+
+
+def pace() -> float:
+    """Seconds of a matrix product, the median of a second of them."""
+    a, took, began_s = np.ones((1024, 1024), np.float32), [], time.perf_counter()
+    while time.perf_counter() - began_s < 1.0:
+        before_s = time.perf_counter()
+        a @ a
+        took.append(time.perf_counter() - before_s)
+    return statistics.median(took)
 
 
 def used_by_others() -> tuple[float, float]:
@@ -159,7 +176,7 @@ def main() -> int:
 def quiet_lines(path: Path) -> dict[str, dict]:
     """By name, the newest of each that was measured while nothing else was going on."""
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
-    return {line["name"]: line for line in lines if line["others_frac"] <= QUIET}
+    return {line["name"]: line for line in lines if line["others_frac"] <= QUIET and line["drift"] <= STEADY}
 
 
 def report(lines: list[dict], *, print_lines: bool) -> int:
@@ -200,7 +217,7 @@ def words_of(line: dict) -> str:
     parts.append(f"peak {line['planned_bytes'] / 1e6:5.0f} {line['bytes'] / 1e6:5.0f} MB {error(line, 'bytes'):+6.1%}")
     if line["name"].startswith("whole"):
         parts.append(f"whole {line['planned_total_s']:5.1f} {line['total_s']:5.1f} s {error(line, 'total_s'):+6.1%}")
-    return "  ".join([*parts, f"planning {line['planning_s']:4.1f} s, others {line['others_frac']:.0%}"])
+    return "  ".join([*parts, f"planning {line['planning_s']:4.1f} s, others {line['others_frac']:.0%}, drift {line['drift']:.0%}"])
 
 
 if __name__ == "__main__":

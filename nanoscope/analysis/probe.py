@@ -46,7 +46,8 @@ CONFIDENCE = 0.95
 CLEAR = 2.5
 """Standard errors. Not two: some ten gains are measured of each run, and one of ten that are zero would pass that every fourth time."""
 SMALLEST_WORTH = 0.02
-"""Nats. An expected gain below this is not called a cause: repeats of such a run differ by as much."""
+"""Nats. An expected gain below this is not called a cause, nor one that may turn out to be a loss of more: repeats of such a run differ
+by as much."""
 BRANCH_SPREAD = 0.0015
 """Nats by which two branches may differ that should be equal, beyond the error of the evaluation: a short branch ends where its last
 batches leave it. Between branches that share their batches it is small; bench/probes.py shows whether sound runs stay below."""
@@ -76,7 +77,7 @@ class Effect:
             return True
         if self.gain is None or self.expected is None:
             return False
-        return self.gain > CLEAR * self.se and self.expected >= SMALLEST_WORTH
+        return self.gain > CLEAR * self.se and self.expected >= SMALLEST_WORTH and self.low > -SMALLEST_WORTH
 
     @property
     def title(self) -> Message:

@@ -32,7 +32,7 @@ from nanoscope.sizing import flops_per_token, parameters, shape_of
 Done = TypeVar("Done")
 ASSUMED_EFFICIENCY = 0.5  # of the fastest matrix product, for guessing what a measurement will take
 LONGEST_UPDATE_S = 2.0  # of the whole model at the configured micro-batch; above, fewer layers are tried
-FEWEST_UPDATES, MOST_UPDATES = 4, 100
+FEWEST_UPDATES, MOST_UPDATES = 3, 100
 WARMING_UP = 4  # the first quarter of the updates is not counted: memory is still being found, caches are cold
 QUICK_S = 0.1  # an update that takes less has its forward pass timed more often
 
@@ -134,8 +134,9 @@ def what_to_try(config: Config, vocab_size: int, peak: float, budget_s: float) -
         return [trial(config.n_layer, each, budget_s * (0.7 if each == size else 0.3), each == size) for each in tried]
     while size > 1 and cost_s(2, size) > LONGEST_UPDATE_S:
         size //= 2
-    deep = min(2, config.n_layer)
-    while deep < min(4, config.n_layer) and cost_s(deep + 1, size) <= LONGEST_UPDATE_S:
+    # The more layers, the less the scatter of the two counts when all layers are reckoned from them. Beside a large head they cost little.
+    deep, most_s = min(2, config.n_layer), max(LONGEST_UPDATE_S, 2 * cost_s(1, size))
+    while deep < config.n_layer and cost_s(deep + 1, size) <= most_s:
         deep += 1
     return [trial(layers, size, budget_s / 2, layers == deep) for layers in sorted({1, deep})]
 

@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from nanoscope.interop.logs import table
 from nanoscope.interop.logs.door import Door, Found
 from nanoscope.interop.logs.names import column_of
-from nanoscope.interop.logs.rows import Rows, from_records
+from nanoscope.interop.logs.rows import Rows, from_records, note_rows_alone
 from nanoscope.interop.logs.text import Text
 from nanoscope.record.run import Words
 
@@ -32,13 +33,15 @@ def find(source: Text) -> Found:
 
 
 def find_table(source: Text) -> Rows:
-    steps, records, starts = [], [], []
+    steps, records, starts, ends = [], [], [], []
     for match in LINE.finditer(source.text):
         record = as_record(decoded(match[1]))
         if "step" in record and len(record) > 1:
             steps.append(int(record.pop("step")))
             records.append(record)
             starts.append(match.start())
+            ends.append(match.end())
+    note_rows_alone(source, np.array(starts, np.int64), np.array(ends, np.int64))
     return from_records(records, starts, source, steps)
 
 
@@ -55,12 +58,13 @@ def decoded(text: str) -> dict[str, Any]:
 
 def as_record(said: dict[str, Any]) -> dict[str, float]:
     """Numbers of an object by our column names."""
-    if any(type(value) is dict for value in said.values()):
+    if dict in map(type, said.values()):
         said = flat(said)
     record: dict[str, float] = {}
     for name, column, scale in _plan(tuple(said)):
         value = said[name]
-        number = value if type(value) is float else as_number(value)
+        kind = type(value)
+        number = value if kind is float else float(value) if kind is int and abs(value) < 1e15 else as_number(value)
         if number is not None and column not in record:
             record[column] = number * scale
         elif column == "step" and isinstance(value, str) and (of_all := _OF_ALL.fullmatch(value)):

@@ -98,7 +98,7 @@ def find_rows(pattern: re.Pattern[str], source: Text) -> Rows:
     if not matches:
         return Rows()
     starts, ends = np.array([match.start() for match in matches], np.int64), np.array([match.end() for match in matches], np.int64)
-    _note_rows_alone(source, starts, ends)
+    note_rows_alone(source, starts, ends)
     groups = dict(zip(pattern.groupindex, zip(*[match.groups() for match in matches], strict=True), strict=True))
     columns, not_finite = to_columns({name: texts for name, texts in groups.items() if name != "step"})
     printed = to_whole(groups["step"]) if "step" in groups else np.full(len(matches), -1)
@@ -106,10 +106,14 @@ def find_rows(pattern: re.Pattern[str], source: Text) -> Rows:
     return _without_cut_ones(rows, matches, source)
 
 
-def _note_rows_alone(source: Text, starts: np.ndarray, ends: np.ndarray) -> None:
+def note_rows_alone(source: Text, starts: np.ndarray, ends: np.ndarray) -> None:
+    """Lines that say nothing but their row, braces around it left aside."""
     lines = np.searchsorted(source.line_starts, starts, side="right") - 1
-    line_ends = np.append(source.line_starts[1:] - 1, len(source.text))[lines]
-    source.rows_alone.append(lines[(starts == source.line_starts[lines]) & (ends == line_ends)])
+    before = starts - source.line_starts[lines]
+    behind = np.append(source.line_starts[1:] - 1, len(source.text))[lines] - ends
+    is_braced = (before <= 2) & (behind <= 1)
+    is_braced[is_braced] = source.codes[source.line_starts[lines[is_braced]]] == ord("{")
+    source.rows_alone.append(lines[((before == 0) & (behind == 0)) | is_braced])
 
 
 def to_columns(texts: Mapping[str, Sequence[str | None]]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
