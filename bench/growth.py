@@ -97,6 +97,7 @@ def measured(arch: str, threads: int, point: dict[str, int]) -> dict[str, float]
 # --- the picture: three panels of speed above three of memory, plain SVG
 
 PANEL_W, PANEL_H, LEFT, TOP, GAP_X, GAP_Y = 230, 150, 62, 40, 62, 62
+INSET = 16  # room for the figures of the first and the last point
 COLOURS = {"speed": "#1f6feb", "peak": "#d1242f", "memory": "#8250df"}
 
 
@@ -108,8 +109,8 @@ class Panel:
     top: float
 
     def place(self, index: int, value: float) -> tuple[float, float]:
-        step = PANEL_W / max(1, len(self.ticks) - 1)
-        return self.x + index * step, self.y + PANEL_H * (1 - value / self.top)
+        step = (PANEL_W - 2 * INSET) / max(1, len(self.ticks) - 1)
+        return self.x + INSET + index * step, self.y + PANEL_H * (1 - value / self.top)
 
 
 def drawn(seen: dict[str, list[dict[str, Any]]], arch: str) -> str:
