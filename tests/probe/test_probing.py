@@ -81,6 +81,14 @@ def test_a_plan_writes_nothing(tmp_path: Path):
     assert not (run / "probes").exists() and fingerprint(run) == before
 
 
+def test_a_question_that_cannot_be_asked_is_left_out_with_the_reason(tmp_path: Path):
+    run = trained(
+        tmp_path / "other", make_data(tmp_path / "data"), max_iters=4, lr_decay_iters=4, eval_interval=2, arch="modern", ngram_rows=0
+    )
+    found = probe(f"{run}@2", ("size",))
+    assert [question for question, _ in found.not_asked] == ["size"] and not found.effects
+
+
 MODEL = """
 import torch
 from nanoscope.model.gpt2 import GPT2

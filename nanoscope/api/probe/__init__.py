@@ -87,9 +87,9 @@ def _plan(subject: Subject, questions: Sequence[str], budget_s: float) -> Plan:
     frame = probe_plan.frame_of(subject.config, subject.step, subject.vocab_size)
     if update_s:
         # All that is asked should fit; where it does not, branches get shorter.
-        share = budget_s / (update_s * sum(each.cost for each in probe_plan.plan(frame, asked)))
-        if share < 1:
-            frame = probe_plan.frame_of(subject.config, subject.step, subject.vocab_size, share * frame.allowed)
+        needed_s = update_s * sum(each.cost for each in probe_plan.plan(frame, asked))
+        if needed_s > budget_s:
+            frame = probe_plan.frame_of(subject.config, subject.step, subject.vocab_size, frame.allowed * budget_s / needed_s)
     planned = probe_plan.plan(frame, asked)
     run_cost = float(subject.config.max_iters)
     return Plan(str(subject.folder), subject.step, frame, planned, run_cost, update_s, budget_s)
