@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -68,3 +69,11 @@ def drawn(page, chart: str = "loss") -> None:
 
 def x_range(page, chart: str = "loss") -> list[float]:
     return page.evaluate("chart => document.querySelector(`[data-chart=${chart}] .plot`).layout.xaxis.range", chart)
+
+
+def until(page, is_so: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    """Waits for something to be so: a page answers when it can, and a busy machine takes its time."""
+    ends_at_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < ends_at_s, "it did not come to be so"
+        page.wait_for_timeout(50)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nanoscope.present.words import show
-from tests.page.browser import ARGUMENTS, Watched, chromium, drawn, server_over, x_range
+from tests.page.browser import ARGUMENTS, Watched, chromium, drawn, server_over, until, x_range
 from tests.page.runs import NANOGPT_LOG, write_run
 from tests.page.test_hostile import SCRIPTS
 
@@ -76,18 +76,21 @@ def test_the_list_can_be_searched_and_filtered(page) -> None:
     page.wait_for_selector("[data-run=sick] .badge.fault")
     page.keyboard.press("/")
     page.keyboard.type("tw")
-    assert [row.get_attribute("data-run") for row in page.query_selector_all(".line:not(.names)")] == ["two"]
+    until(page, lambda: listed(page) == ["two"])
     page.fill(".search", "")
     page.click("[data-filter=ill]")
-    assert "sick" in [row.get_attribute("data-run") for row in page.query_selector_all(".line:not(.names)")]
-    assert "one" not in [row.get_attribute("data-run") for row in page.query_selector_all(".line:not(.names)")]
+    until(page, lambda: "sick" in listed(page) and "one" not in listed(page))
+
+
+def listed(page) -> list[str]:
+    return page.eval_on_selector_all(".line:not(.names)", "rows => rows.map(row => row.dataset.run)")
 
 
 def test_runs_are_overlaid_with_a_verdict_in_words(page) -> None:
     for name in ("one", "two"):
         page.check(f"[data-run={name}] input")
     page.wait_for_selector(".tray table")
-    assert "learning_rate" in page.inner_text(".tray table") or "learning rate" in page.inner_text(".tray table")
+    until(page, lambda: "learning_rate" in page.inner_text(".tray table") or "learning rate" in page.inner_text(".tray table"))
     page.click(".tray a.main")
     drawn(page)
     page.wait_for_selector("p.verdict")
@@ -98,14 +101,11 @@ def test_runs_are_overlaid_with_a_verdict_in_words(page) -> None:
 
 def test_the_axis_switches_between_step_tokens_flops_and_time(page) -> None:
     open_run(page, "one")
-    ends = {}
+    ends = {"step": 3000, "tokens": 3000 * 768, "flops": 3000 * 768 * 5e6, "time": 3000 * 0.02 + 60 * 0.4}
     for key, axis in (("2", "tokens"), ("3", "flops"), ("4", "time"), ("1", "step")):
         page.keyboard.press(key)
         page.wait_for_selector(f"[data-pick=axis-{axis}][aria-pressed=true]")
-        page.wait_for_timeout(400)
-        ends[axis] = x_range(page)[1]
-    assert ends["step"] == pytest.approx(3000) and ends["tokens"] == pytest.approx(3000 * 768)
-    assert ends["flops"] == pytest.approx(3000 * 768 * 5e6) and ends["time"] == pytest.approx(3000 * 0.02 + 60 * 0.4, rel=0.02)
+        until(page, lambda axis=axis: x_range(page)[1] == pytest.approx(ends[axis], rel=0.02))
 
 
 def test_zoom_pan_and_crosshair_go_through_all_charts(page) -> None:
@@ -115,23 +115,16 @@ def test_zoom_pan_and_crosshair_go_through_all_charts(page) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 62, steps=6)
     page.mouse.up()
-    page.wait_for_timeout(700)
-    low, high = x_range(page)
-    assert 1150 < low < 1250 and 1450 < high < 1550
-    assert x_range(page, "rate") == pytest.approx([low, high])
-    points = page.evaluate(
-        """() => document.querySelector('[data-chart=loss] .plot').data.reduce((most, trace) => (trace.x.length > most.x.length ? trace : most))
-            .x.filter(x => x > 1210 && x < 1440).length"""
-    )
-    assert points == 229  # each step of the stretch, not a thinned one
+    until(page, lambda: 1150 < x_range(page)[0] < 1250 and 1450 < x_range(page)[1] < 1550)
+    until(page, lambda: x_range(page, "rate") == pytest.approx(x_range(page)))
+    points = """() => document.querySelector('[data-chart=loss] .plot').data.reduce((most, trace) => (trace.x.length > most.x.length ? trace : most))
+        .x.filter(x => x > 1210 && x < 1440).length"""
+    until(page, lambda: page.evaluate(points) == 229)  # each step of the stretch, not a thinned one
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 80)
-    page.wait_for_timeout(100)
-    value = page.inner_text("[data-chart=rate] .item .value")
-    assert value == "0.001" and page.is_visible("[data-chart=rate] .hair")
-    assert "step 1,3" in page.inner_text(".where")
+    until(page, lambda: page.inner_text("[data-chart=rate] .item .value") == "0.001" and page.is_visible("[data-chart=rate] .hair"))
+    until(page, lambda: "step 1,3" in page.inner_text(".where"))
     page.keyboard.press("0")
-    page.wait_for_timeout(500)
-    assert x_range(page)[1] == pytest.approx(3000)
+    until(page, lambda: x_range(page)[1] == pytest.approx(3000))
 
 
 def test_a_chart_can_be_used_without_a_mouse(page) -> None:
@@ -139,23 +132,19 @@ def test_a_chart_can_be_used_without_a_mouse(page) -> None:
     page.focus("[data-chart=loss] .stage")
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    assert page.inner_text("#said").startswith("step ")
+    until(page, lambda: page.inner_text("#said").startswith("step "))
     page.keyboard.press("+")
-    page.wait_for_timeout(300)
-    low, high = x_range(page)
-    assert high - low < 1600
+    until(page, lambda: x_range(page)[1] - x_range(page)[0] < 1600)
     page.click("[data-chart=loss] .rows summary")
-    assert page.locator("[data-chart=loss] table tbody tr").count() > 20
+    until(page, lambda: page.locator("[data-chart=loss] table tbody tr").count() > 20)
 
 
 def test_a_finding_leads_to_its_place(page) -> None:
     open_run(page, "sick")
     page.wait_for_selector("[data-code=nan_divergence]")
     page.click("[data-code=nan_divergence] .jump button")
-    page.wait_for_timeout(900)
-    low, high = x_range(page)
-    assert low <= 300 <= high and high - low < 120
-    assert page.is_visible("[data-chart=loss] .hair")
+    until(page, lambda: x_range(page)[0] <= 300 <= x_range(page)[1] < x_range(page)[0] + 120)
+    until(page, lambda: page.is_visible("[data-chart=loss] .hair"))
     texts = page.evaluate("() => document.querySelector('[data-chart=loss] .plot').layout.annotations.map(a => a.text)")
     assert "NaN" in texts
 
@@ -167,8 +156,7 @@ def test_a_change_is_copied(page) -> None:
     if finding.get_attribute("open") is None:
         finding.locator("summary").click()
     finding.locator(".copy").first.click()
-    page.wait_for_timeout(300)
-    assert page.evaluate("navigator.clipboard.readText()") == finding.locator(".command code").first.inner_text()
+    until(page, lambda: page.evaluate("navigator.clipboard.readText()") == finding.locator(".command code").first.inner_text())
 
 
 def test_a_dropped_log_gets_the_same_view(page, root: Path) -> None:
@@ -199,7 +187,7 @@ def test_hindi_and_dark_and_back(page) -> None:
     assert page.evaluate("document.documentElement.lang") == "hi"
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("[data-act=theme]")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != paper
+    until(page, lambda: page.evaluate("getComputedStyle(document.body).backgroundColor") != paper)
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.click("[data-act=lang-en]")
     page.wait_for_selector("html[lang=en]")
@@ -308,11 +296,9 @@ def test_a_report_opens_from_disk_and_asks_nobody(browser, root: Path, tmp_path:
     page.wait_for_selector("[data-code=nan_divergence]")
     page.click("[data-pick=axis-time]")
     page.click("[data-pick=smooth-50]")
-    page.wait_for_timeout(300)
-    assert 0 < x_range(page)[1] < 60
+    until(page, lambda: 0 < x_range(page)[1] < 60)
     page.click("[data-code=nan_divergence] .jump button")
-    page.wait_for_timeout(600)
-    assert page.is_visible("[data-chart=loss] .hair")
+    until(page, lambda: page.is_visible("[data-chart=loss] .hair"))
     watched.assert_clean({"file"})
     assert watched.hosts == {"file"}
     context.close()
@@ -370,11 +356,9 @@ def test_a_step_is_on_the_page_within_two_seconds_and_then_the_model_writes(brow
             events = tmp_path / "runs" / "live" / "events.jsonl"
             waits = [_seconds_until_shown(page, events) for _ in range(5)]
             assert sorted(waits)[2] < 2.0, waits
-            first = page.evaluate("() => document.querySelector('[data-chart=loss] .plot').data.reduce((n, t) => n + t.x.length, 0)")
-            page.wait_for_timeout(2000)
-            assert (
-                page.evaluate("() => document.querySelector('[data-chart=loss] .plot').data.reduce((n, t) => n + t.x.length, 0)") != first
-            )
+            points = "() => document.querySelector('[data-chart=loss] .plot').data.reduce((n, t) => n + t.x.length, 0)"
+            first = page.evaluate(points)
+            until(page, lambda: page.evaluate(points) != first)
         finally:
             training.terminate()
             training.wait(60)
