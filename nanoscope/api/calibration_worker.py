@@ -32,7 +32,7 @@ from nanoscope.sizing import flops_per_token, parameters, shape_of
 Done = TypeVar("Done")
 ASSUMED_EFFICIENCY = 0.5  # of the fastest matrix product, for guessing what a measurement will take
 LONGEST_UPDATE_S = 2.0  # of the whole model at the configured micro-batch; above, fewer layers are tried
-FEWEST_UPDATES, MOST_UPDATES = 3, 100
+FEWEST_UPDATES, MOST_UPDATES = 4, 300  # with fewer, the one that a checkpoint is written beside would count for half
 WARMING_UP = 4  # the first quarter of the updates is not counted: memory is still being found, caches are cold
 QUICK_S = 0.1  # an update that takes less has its forward pass timed more often
 
