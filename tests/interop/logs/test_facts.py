@@ -147,3 +147,13 @@ def test_assignments_of_a_program_that_a_log_begins_with_are_not_its_settings():
         source + "step:0/10 val_loss:10.8258 train_time:0ms step_avg:nanms\nstep:5/10 val_loss:9.8258 train_time:50ms step_avg:10.00ms\n"
     )
     assert not {"block_size", "batch_size", "learning_rate"} & set(facts) and facts["max_iters"].value == 10
+
+
+@pytest.mark.parametrize("row", ["iter {k}: loss 2.5000, time 30.00ms, mfu 10.00%\n", '{{"step": {k}, "loss": 2.5}}\n'])
+def test_what_stands_between_long_stretches_of_rows_is_found_with_its_line(row: str):
+    stretch = ["".join(row.format(k=k) for k in range(first, first + 150)) for first in (0, 150, 300)]
+    text = f"{stretch[0]}number of parameters: 10.65M\n{stretch[1]}# a note\nvocab_size = 65\n{stretch[2]}"
+    facts = known(text)
+    assert facts["parameters"].value == 10_650_000 and facts["parameters"].where == "line 151"
+    assert facts["vocab_size"].value == 65 and facts["vocab_size"].where == "line 303"
+    assert len(read_log(text).steps) == 450
