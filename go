@@ -1,17 +1,17 @@
 #!/bin/sh
-# Sets nanoscope up in .venv beside this file and runs it; seconds on the second call.
+# Sets nanolens up in .venv beside this file and runs it; seconds on the second call.
 #   ./go                 train the quickstart on the built-in corpus
 #   ./go test            ruff, mypy and the default tests (./go test tests/data -k char: only these)
 #   ./go test-heavy      the tests that kill processes, open browsers and start several ranks
-#   ./go COMMAND ...     any command of nanoscope: ./go explain train.log
+#   ./go COMMAND ...     any command of nanolens: ./go explain train.log
 set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 python="$here/.venv/bin/python"
 
-setup() { # setup EXTRA: installs nanoscope[EXTRA] unless this very pyproject.toml is installed already
+setup() { # setup EXTRA: installs nanolens[EXTRA] unless this very pyproject.toml is installed already
     if [ ! -x "$python" ]; then
         "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-            echo "nanoscope needs Python 3.11 or newer; name one with PYTHON=/path/to/python3 ./go" >&2
+            echo "nanolens needs Python 3.11 or newer; name one with PYTHON=/path/to/python3 ./go" >&2
             exit 1
         }
         "${PYTHON:-python3}" -m venv "$here/.venv"
@@ -43,10 +43,10 @@ test-heavy)
     ;;
 "")
     setup all
-    exec "$here/.venv/bin/nanoscope" train
+    exec "$here/.venv/bin/nanolens" train
     ;;
 *)
     setup all
-    exec "$here/.venv/bin/nanoscope" "$@"
+    exec "$here/.venv/bin/nanolens" "$@"
     ;;
 esac

@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nanoscope.config.fields import Config
-from nanoscope.config.load import load
-from nanoscope.data.store import Dataset, open_dataset
-from nanoscope.model import modern
-from nanoscope.record.events import Event, StepTaken
-from nanoscope.train.loop import train
+from nanolens.config.fields import Config
+from nanolens.config.load import load
+from nanolens.data.store import Dataset, open_dataset
+from nanolens.model import modern
+from nanolens.record.events import Event, StepTaken
+from nanolens.train.loop import train
 
 ADAMW_RATES = (1e-3, 2e-3, 4e-3, 8e-3)
 RATE_FACTORS = (0.5, 1.0, 2.0)

@@ -3,7 +3,7 @@
     python bench/bpe.py [--seeds=3] [--updates=150] [--only=gpt2|modern|plain] [--losses=FILE.json] [--key=value ...]
 
 The text is what Python's documentation says (the corpus `pydocs`, 1.7 MB) in GPT-2's 50,257 tokens; of its last tenth, val, 16,384 tokens
-are evaluated, the same for all. FLOPs are those of the model (nanoscope/sizing/flops.py), forward and backward, and of Muon's Newton-Schulz
+are evaluated, the same for all. FLOPs are those of the model (nanolens/sizing/flops.py), forward and backward, and of Muon's Newton-Schulz
 steps, which `gpt2` with AdamW does not have: it gets as many more updates as they cost. gpt2's rate is swept with the first seed; the best
 is then run with all seeds. modern has the rates of the preset `quickstart`, which were not tuned on this text; `plain` is modern without
 token shift and tables.
@@ -19,14 +19,14 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from nanoscope.cli import main as nanoscope
-from nanoscope.config.fields import Config
-from nanoscope.config.load import load
-from nanoscope.data.store import Dataset, open_folder
-from nanoscope.sizing import flops_per_token, shape_of
-from nanoscope.sizing.memory import padded_vocab
-from nanoscope.train.loop import train
-from nanoscope.train.muon import NEWTON_SCHULZ_STEPS
+from nanolens.cli import main as nanolens
+from nanolens.config.fields import Config
+from nanolens.config.load import load
+from nanolens.data.store import Dataset, open_folder
+from nanolens.sizing import flops_per_token, shape_of
+from nanolens.sizing.memory import padded_vocab
+from nanolens.train.loop import train
+from nanolens.train.muon import NEWTON_SCHULZ_STEPS
 
 SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 96, "block_size": 64, "batch_size": 8, "gradient_accumulation_steps": 1, "dropout": 0.0}
 VAL_TOKENS = 16_384  # at 50,257 logits each, more would take longer than the training
@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tokens = given.data or Path(folder, "tokens")
         if not tokens.is_dir():
-            assert nanoscope(["prepare", "pydocs", "--tokenizer=gpt2", f"--out={tokens}"]) == 0
+            assert nanolens(["prepare", "pydocs", "--tokenizer=gpt2", f"--out={tokens}"]) == 0
         dataset = open_folder(tokens)
         compare(dataclasses.replace(dataset, val=dataset.val[: VAL_TOKENS + 1]), given, changes)
 

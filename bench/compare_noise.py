@@ -26,8 +26,8 @@ MOVED_BY = 3.3  # standard errors
 
 
 def groups_of(folder: Path) -> dict[str, list]:
-    from nanoscope.record.layout import is_run
-    from nanoscope.record.read import read_run
+    from nanolens.record.layout import is_run
+    from nanolens.record.read import read_run
 
     groups = defaultdict(list)
     for path in sorted(path for path in folder.iterdir() if is_run(path)):
@@ -38,8 +38,8 @@ def groups_of(folder: Path) -> dict[str, list]:
 
 
 def verdict(ones: Iterable, others: Iterable):
-    from nanoscope.analysis.compare import compare
-    from nanoscope.analysis.compare_side import Group
+    from nanolens.analysis.compare import compare
+    from nanolens.analysis.compare_side import Group
 
     return compare([Group("a", tuple(ones)), Group("b", tuple(others))]).outcome("steps").verdicts[0]
 
@@ -53,7 +53,7 @@ def moved(run, by: float):
 
 
 def halfway(run):
-    from nanoscope.record.run import until
+    from nanolens.record.run import until
 
     return until(run, int(run.evals.step[len(run.evals) // 2]))
 

@@ -1,6 +1,6 @@
 """Records where a preset's run should be at each step: its val loss over several seeds, written into the preset itself.
 
-    NANOSCOPE_DATA=FOLDER python bench/curves.py shakespeare-char-cpu [--seeds=4] [--points=10] [--runs=FOLDER] [--write]
+    NANOLENS_DATA=FOLDER python bench/curves.py shakespeare-char-cpu [--seeds=4] [--points=10] [--runs=FOLDER] [--write]
 
 Each seed changes the weights at the start and the order of the text. The evaluation is the preset's own, on as many batches as a user's run
 has, so that the band holds what a user will see and not only what the seeds do. With `--runs` finished runs are kept and found again.
@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoscope.config.fields import as_text
-from nanoscope.config.load import load
-from nanoscope.data.store import open_dataset
-from nanoscope.record.layout import is_run
-from nanoscope.record.read import read_run
-from nanoscope.record.write import Recorder
-from nanoscope.train.loop import train
+from nanolens.config.fields import as_text
+from nanolens.config.load import load
+from nanolens.data.store import open_dataset
+from nanolens.record.layout import is_run
+from nanolens.record.read import read_run
+from nanolens.record.write import Recorder
+from nanolens.train.loop import train
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def curve_of(preset: str, seed: int, points: int, folder: Path) -> tuple[np.ndar
 
 
 def write(preset: str, curve: str, options: str) -> None:
-    path = Path(str(resources.files("nanoscope.config") / "presets" / f"{preset}.toml"))
+    path = Path(str(resources.files("nanolens.config") / "presets" / f"{preset}.toml"))
     text = re.sub(r"(# [^\n]*\n)?curve = [^\n]*\n", "", path.read_text(encoding="utf-8"))
     text += f"# Step, mean val loss and standard deviation over seeds: python bench/curves.py {preset} {options} --write\n"
     text += f"curve = [{curve}]\n"

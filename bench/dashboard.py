@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=12.0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["NANOSCOPE_CACHE"] = str(Path(folder, "cache"))
+        os.environ["NANOLENS_CACHE"] = str(Path(folder, "cache"))
         return {"curves": curves, "tensorboard": tensorboard, "streams": streams}[given.what](Path(folder), given)
 
 
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def curves(folder: Path, given: argparse.Namespace) -> int:
-    from nanoscope.api.dashboard import name_of
+    from nanolens.api.dashboard import name_of
 
     paths = [write_run(folder / "runs" / f"run-{i}", given.points, seed=i) for i in range(given.runs)]
     hash_of_all = "#/compare/" + ",".join(map(name_of, paths))
@@ -212,12 +212,12 @@ TINY = [
 
 def streams(folder: Path, given: argparse.Namespace) -> int:
     """One training, the page's server beside it; the streams are opened and closed in turns, and each turn's step times are taken."""
-    from nanoscope.api.dashboard import name_of
-    from nanoscope.record.read import read_run
+    from nanolens.api.dashboard import name_of
+    from nanolens.record.read import read_run
 
     root = folder / "runs"
     root.mkdir()
-    command = [sys.executable, "-m", "nanoscope", "train", *TINY, f"--out_dir={root / 'live'}"]
+    command = [sys.executable, "-m", "nanolens", "train", *TINY, f"--out_dir={root / 'live'}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as training, server_over(root) as url:
         try:
             _wait_for(lambda: (root / "live" / "events.jsonl").read_bytes().count(b"step_taken") > 100)  # past the start, which is slower
@@ -275,7 +275,7 @@ class Reader:
 
 @contextmanager
 def server_over(root: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "nanoscope", "dashboard", str(root), "--port=0", "--no_browser"]
+    command = [sys.executable, "-m", "nanolens", "dashboard", str(root), "--port=0", "--no_browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -307,8 +307,8 @@ def losses(points: int, seed: int) -> Iterator[float]:
 
 
 def write_run(folder: Path, points: int, seed: int) -> Path:
-    from nanoscope.record import events as e
-    from nanoscope.record.write import Recorder, write_run_file
+    from nanolens.record import events as e
+    from nanolens.record.write import Recorder, write_run_file
 
     folder.mkdir(parents=True)
     config = {

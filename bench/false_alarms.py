@@ -31,17 +31,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from nanoscope.analysis.diagnose import diagnose, is_fault
-from nanoscope.analysis.finding import Finding
-from nanoscope.config.fields import Config
-from nanoscope.config.preset import named_preset
-from nanoscope.data.store import Dataset, open_dataset
-from nanoscope.model import gpt2, modern
-from nanoscope.record.layout import is_run
-from nanoscope.record.read import read_run
-from nanoscope.record.run import Run, until
-from nanoscope.record.write import Recorder
-from nanoscope.train import feed, loop, optimizers, step, trainee
+from nanolens.analysis.diagnose import diagnose, is_fault
+from nanolens.analysis.finding import Finding
+from nanolens.config.fields import Config
+from nanolens.config.preset import named_preset
+from nanolens.data.store import Dataset, open_dataset
+from nanolens.model import gpt2, modern
+from nanolens.record.layout import is_run
+from nanolens.record.read import read_run
+from nanolens.record.run import Run, until
+from nanolens.record.write import Recorder
+from nanolens.train import feed, loop, optimizers, step, trainee
 
 BASE: dict[str, Any] = {
     "dataset": "pydocs", "n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 32, "batch_size": 12, "gradient_accumulation_steps": 1,
@@ -242,7 +242,7 @@ def frozen_blocks() -> Iterator[None]:
                 parameter.requires_grad_(False)
         return plain(model, *rest, **named)
 
-    from nanoscope.train import setup
+    from nanolens.train import setup
 
     with patch.object(setup, "build_optimizer", made):
         yield
@@ -331,8 +331,8 @@ def make(made: Made, folder: Path, seed: object = None) -> Run:
     recorder = Recorder(folder)
     with contextlib.ExitStack() as stack:
         for module in ("clock", "step", "evaluate"):
-            stack.enter_context(patch(f"nanoscope.train.{module}.time", processor))
-        stack.enter_context(patch("nanoscope.train.machine.measured_peak", lambda *rest, **named: 2e10))
+            stack.enter_context(patch(f"nanolens.train.{module}.time", processor))
+        stack.enter_context(patch("nanolens.train.machine.measured_peak", lambda *rest, **named: 2e10))
         stack.enter_context(made.broken())
         try:
             loop.train(config, dataset, folder, recorder, may_refuse=False)

@@ -33,10 +33,10 @@ class Case:
 
 
 def cases_of(folder: Path) -> tuple[list[Case], list[tuple[str, float, str]]]:
-    from nanoscope.analysis.forecast import Refusal, forecast
-    from nanoscope.record.layout import is_run
-    from nanoscope.record.read import read_run
-    from nanoscope.record.run import until
+    from nanolens.analysis.forecast import Refusal, forecast
+    from nanolens.record.layout import is_run
+    from nanolens.record.read import read_run
+    from nanolens.record.run import until
 
     found, refused = [], []
     for path in sorted(path for path in folder.iterdir() if is_run(path)):

@@ -4,8 +4,8 @@
 
 One thing is varied at a time around a model of 4 layers, 256 wide, context 256, batch 8: n_embd 128 to 768 (heads of 64 channels),
 block_size 64 to 1024, batch_size 1 to 64. Each point is a process of its own that takes whole updates, by the trainer's own function, for
-two seconds, after one to warm up; memory is the peak of that process. The peak is the fastest square matrix product that `nanoscope train`
-measures at its start. FLOPs are those of matrix products and attention, forward and backward (nanoscope/sizing/flops.py).
+two seconds, after one to warm up; memory is the peak of that process. The peak is the fastest square matrix product that `nanolens train`
+measures at its start. FLOPs are those of matrix products and attention, forward and backward (nanolens/sizing/flops.py).
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def in_own_process(given: argparse.Namespace, point: dict[str, int]) -> dict[str
 
 
 def measured(arch: str, threads: int, point: dict[str, int]) -> dict[str, float]:
-    from nanoscope.api.calibration_worker import made_up, peak_bytes
-    from nanoscope.config.fields import Config
-    from nanoscope.sizing import flops_per_token, shape_of
-    from nanoscope.train.begin import Beginning
-    from nanoscope.train.clock import Clock
-    from nanoscope.train.setup import set_up
-    from nanoscope.train.step import take_update
+    from nanolens.api.calibration_worker import made_up, peak_bytes
+    from nanolens.config.fields import Config
+    from nanolens.sizing import flops_per_token, shape_of
+    from nanolens.train.begin import Beginning
+    from nanolens.train.clock import Clock
+    from nanolens.train.setup import set_up
+    from nanolens.train.step import take_update
 
     config = Config(
         arch=arch, n_head=point["n_embd"] // 64, gradient_accumulation_steps=1, threads=threads, compile=False, device="cpu", **point,

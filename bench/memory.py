@@ -33,12 +33,12 @@ def main() -> None:
         ("threads", 0),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--side", choices=("nanogpt", "nanoscope"), help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=("nanogpt", "nanolens"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
         print(json.dumps(nanogpt_side(given) if given.side == "nanogpt" else our_side(given)))
         return
-    found = {side: run(side) for side in (["nanogpt"] if given.nanogpt else []) + ["nanoscope"]}
+    found = {side: run(side) for side in (["nanogpt"] if given.nanogpt else []) + ["nanolens"]}
     show(found)
 
 
@@ -56,7 +56,7 @@ def show(found: dict[str, dict[str, float]]) -> None:
     for side, seen in found.items():
         print(f"{side:12}{seen['parameters']:>14,}{seen['peak_bytes'] / 1e9:>13.2f} GB{seen['step_s']:>8.1f} s{seen['loss']:>10.4f}")
     if len(found) == 2:
-        theirs, ours = found["nanogpt"], found["nanoscope"]
+        theirs, ours = found["nanogpt"], found["nanolens"]
         memory, took = ours["peak_bytes"] / theirs["peak_bytes"], ours["step_s"] / theirs["step_s"]
         print(f"memory: {memory:.1%} of nanoGPT's; time: {took:.1%} of nanoGPT's")
 
@@ -102,12 +102,12 @@ def nanogpt_side(given: argparse.Namespace) -> dict[str, float]:
 def our_side(given: argparse.Namespace) -> dict[str, float]:
     import numpy as np
 
-    from nanoscope.config.fields import Config
-    from nanoscope.data.store import Dataset
-    from nanoscope.train.begin import Beginning
-    from nanoscope.train.clock import Clock
-    from nanoscope.train.setup import set_up
-    from nanoscope.train.step import take_update
+    from nanolens.config.fields import Config
+    from nanolens.data.store import Dataset
+    from nanolens.train.begin import Beginning
+    from nanolens.train.clock import Clock
+    from nanolens.train.setup import set_up
+    from nanolens.train.step import take_update
 
     config = Config(
         n_layer=given.n_layer, n_head=given.n_head, n_embd=given.n_embd, block_size=given.block_size, batch_size=given.batch_size,

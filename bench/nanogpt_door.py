@@ -1,11 +1,11 @@
 """nanoGPT's own train.py and sample.py against our door for its checkpoints, both ways.
 
-    NANOSCOPE_DATA=FOLDER python bench/nanogpt_door.py --nanogpt PATH [--steps 20]
+    NANOLENS_DATA=FOLDER python bench/nanogpt_door.py --nanogpt PATH [--steps 20]
 
 1. nanoGPT trains and writes ckpt.pt, then resumes from it and prints the losses of the next steps.
-2. nanoscope imports that ckpt.pt and resumes under data_order=nanogpt: its next losses must equal nanoGPT's to three decimals.
-3. nanoscope exports its run as ckpt.pt; nanoGPT resumes from it, and nanoscope resumes its own: again the same losses to three decimals.
-4. nanoGPT's sample.py writes with the exported checkpoint, and nanoscope with nanoGPT's `out` folder as it is.
+2. nanolens imports that ckpt.pt and resumes under data_order=nanogpt: its next losses must equal nanoGPT's to three decimals.
+3. nanolens exports its run as ckpt.pt; nanoGPT resumes from it, and nanolens resumes its own: again the same losses to three decimals.
+4. nanoGPT's sample.py writes with the exported checkpoint, and nanolens with nanoGPT's `out` folder as it is.
 
 All in a temporary folder with copies of nanoGPT's files and tinyshakespeare.txt prepared as nanoGPT prepares it.
 """
@@ -51,29 +51,27 @@ def into(folder: Path, steps: int) -> list[tuple[str, bool]]:
     nanogpt(folder, "train.py", CONFIG, *options(max_iters=START), "--out_dir=theirs")
     shutil.copytree(folder / "theirs", folder / "copy")
     theirs = losses(nanogpt(folder, "train.py", CONFIG, *options(max_iters=START + steps), "--out_dir=theirs", "--init_from=resume"))
-    nanoscope(folder, "import", "copy", "-o", "runs/theirs")
+    nanolens(folder, "import", "copy", "-o", "runs/theirs")
     more = [f"--max_iters={START + steps}", "--log_interval=1", "--sample_interval=0", "--dtype=float32", "--device=cpu", "--compile=False"]
-    ours = losses(nanoscope(folder, "train", "--init_from=resume", "--out_dir=runs/theirs", *more))
+    ours = losses(nanolens(folder, "train", "--init_from=resume", "--out_dir=runs/theirs", *more))
     return [same("nanoGPT's checkpoint goes on here", theirs, ours, steps)]
 
 
 def out_of(folder: Path, steps: int) -> list[tuple[str, bool]]:
     plain = ["--data_order=nanogpt", "--sample_interval=0", "--dtype=float32"]
-    nanoscope(folder, "train", CONFIG, *options(max_iters=START), *plain, "--out_dir=runs/ours")
+    nanolens(folder, "train", CONFIG, *options(max_iters=START), *plain, "--out_dir=runs/ours")
     # nanoGPT makes one update more than max_iters, and its checkpoint is from before that one.
-    nanoscope(folder, "export", f"runs/ours@{START}", "--to=nanogpt", "out")
+    nanolens(folder, "export", f"runs/ours@{START}", "--to=nanogpt", "out")
     again = folder / "out-again"
     shutil.copytree(folder / "out", again)
     theirs = losses(nanogpt(folder, "train.py", CONFIG, *options(max_iters=START + steps), "--out_dir=out", "--init_from=resume"))
-    ours = losses(
-        nanoscope(folder, "train", CONFIG, *options(max_iters=START + steps), *plain, "--out_dir=out-again", "--init_from=resume")
-    )
+    ours = losses(nanolens(folder, "train", CONFIG, *options(max_iters=START + steps), *plain, "--out_dir=out-again", "--init_from=resume"))
     return [same("our checkpoint goes on in nanoGPT, as nanoGPT's folder does here", theirs, ours, steps)]
 
 
 def samples(folder: Path) -> list[tuple[str, bool]]:
     theirs = nanogpt(folder, "sample.py", "--out_dir=out", "--device=cpu", "--num_samples=1", "--max_new_tokens=40", "--start=ROMEO")
-    ours = nanoscope(folder, "sample", "--out_dir=copy", "--max_new_tokens=40", "--start=ROMEO")
+    ours = nanolens(folder, "sample", "--out_dir=copy", "--max_new_tokens=40", "--start=ROMEO")
     return [
         ("nanoGPT's sample.py writes with our checkpoint", "ROMEO" in theirs and len(theirs) > 60),
         ("sample --out_dir writes with nanoGPT's folder as it is", ours.startswith("ROMEO") and len(ours) > 40),
@@ -102,8 +100,8 @@ def nanogpt(folder: Path, *command: str) -> str:
     return run([sys.executable, *command], folder)
 
 
-def nanoscope(folder: Path, *command: str) -> str:
-    return run([sys.executable, "-m", "nanoscope", *command], folder)
+def nanolens(folder: Path, *command: str) -> str:
+    return run([sys.executable, "-m", "nanolens", *command], folder)
 
 
 def run(command: list[str], folder: Path) -> str:

@@ -1,6 +1,6 @@
-"""nanoGPT's CPU demo, trained by nanoGPT's own train.py and by nanoscope: the printed losses side by side.
+"""nanoGPT's CPU demo, trained by nanoGPT's own train.py and by nanolens: the printed losses side by side.
 
-    NANOSCOPE_DATA=FOLDER python bench/parity.py --nanogpt PATH [--max_iters 2000] [--threads 2]
+    NANOLENS_DATA=FOLDER python bench/parity.py --nanogpt PATH [--max_iters 2000] [--threads 2]
 
 Both run in a temporary folder with nanoGPT's own files and the same train.bin and val.bin, made from tinyshakespeare.txt as nanoGPT makes
 them.
@@ -59,8 +59,8 @@ def main() -> int:
         ]
         theirs = run("nanoGPT", [sys.executable, "train.py", CONFIG, *options, "--out_dir=theirs"], folder, given.threads)
         ours = run(
-            "nanoscope",
-            [sys.executable, "-m", "nanoscope", "train", CONFIG, *options, "--data_order=nanogpt", "--sample_interval=0", "--out_dir=ours"],
+            "nanolens",
+            [sys.executable, "-m", "nanolens", "train", CONFIG, *options, "--data_order=nanogpt", "--sample_interval=0", "--out_dir=ours"],
             folder, given.threads,
         )  # fmt: skip
     return 0 if compare(theirs, ours) else 1
@@ -71,9 +71,9 @@ def prepare(nanogpt: Path, folder: Path) -> None:
     for name in ("train.py", "model.py", "configurator.py"):
         shutil.copy(nanogpt / name, folder / name)
     shutil.copytree(nanogpt / "config", folder / "config")
-    source = Path(os.environ.get("NANOSCOPE_DATA", "."), "tinyshakespeare.txt")
+    source = Path(os.environ.get("NANOLENS_DATA", "."), "tinyshakespeare.txt")
     if not source.is_file():
-        sys.exit(f"{source} is not there: name the folder of tinyshakespeare.txt in NANOSCOPE_DATA")
+        sys.exit(f"{source} is not there: name the folder of tinyshakespeare.txt in NANOLENS_DATA")
     text = source.read_text(encoding="utf-8")
     letters = sorted(set(text))
     number = {letter: place for place, letter in enumerate(letters)}
@@ -100,7 +100,7 @@ def run(name: str, command: list[str], folder: str, threads: int) -> Printed:
 
 def compare(theirs: Printed, ours: Printed) -> bool:
     shown = sorted({*range(0, min(EXACT, max(theirs.iters)) + 1, 10), *theirs.evals} & theirs.iters.keys())
-    print(f"{'':>10}{'nanoGPT':>12}{'nanoscope':>12}")
+    print(f"{'':>10}{'nanoGPT':>12}{'nanolens':>12}")
     for number in shown:
         print(f"iter {number:>5}{theirs.iters[number]:>12}{ours.iters.get(number, '-'):>12}")
     print(f"\n{'':>10}{'train':>20}{'val':>22}")
@@ -119,7 +119,7 @@ def compare(theirs: Printed, ours: Printed) -> bool:
     for sentence, holds in checks.items():
         print(f"{'yes' if holds else 'NO ':4}{sentence}")
     a, b = statistics.median(theirs.ms), statistics.median(ours.ms)
-    print(f"median time of an iteration: nanoGPT {a:.1f} ms, nanoscope {b:.1f} ms ({a / b:.2f} times as fast)")
+    print(f"median time of an iteration: nanoGPT {a:.1f} ms, nanolens {b:.1f} ms ({a / b:.2f} times as fast)")
     return all(checks.values())
 
 

@@ -8,7 +8,7 @@ again, no config is begun when `--seconds` are over, and every part ends with th
 
 Asked for: update time within 10 % in the median and 25 % at worst over at least 24 configs of both architectures, 0.1 M to 124 M
 parameters; peak memory within 8 % in the median and never more than 5 % too low; the whole time of three runs within 10 %.
-The training is `nanoscope train` in a process of its own; its update time is the median of its steps, its memory the operating system's
+The training is `nanolens train` in a process of its own; its update time is the median of its steps, its memory the operating system's
 peak for that process. Beside each config is kept how much of the machine other programs used meanwhile, and how far its speed (matrix
 products, before the plan, between the two and after the training) went apart, as it does on a shared host: where the one was more than a
 twentieth or the other more than a tenth, the two halves saw different machines, and the config is measured again in the next part."""
@@ -128,17 +128,17 @@ def share_of_others(before: tuple[float, float], after: tuple[float, float]) -> 
 
 
 def planned(source: str, settings: dict[str, object]):
-    from nanoscope.api.planning import Question, answer
+    from nanolens.api.planning import Question, answer
 
     return answer(Question(source, [(key, str(value)) for key, value in settings.items()])).plan
 
 
 def trained(source: str, settings: dict[str, object], folder: Path):
     """(the run, seconds of the whole process, its peak memory in bytes)."""
-    from nanoscope.record.read import read_run
+    from nanolens.record.read import read_run
 
     options = [f"--{key}={value}" for key, value in settings.items()]
-    command = [sys.executable, "-m", "nanoscope", "train", source, *options, f"--out_dir={folder}", "--view=lines"]
+    command = [sys.executable, "-m", "nanolens", "train", source, *options, f"--out_dir={folder}", "--view=lines"]
     began_s = time.perf_counter()
     with open(folder.parent / "output.txt", "w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

@@ -72,7 +72,7 @@ def speed(folder: Path, given: argparse.Namespace) -> None:
 def nanogpts_way(folder: Path, is_bare: bool) -> None:
     """tiktoken per document in as many processes as there are cores; bare: what cannot be left out, else with Hugging Face's datasets."""
     global ENCODING
-    from nanoscope.data.tokenizers import GPT2Tokenizer
+    from nanolens.data.tokenizers import GPT2Tokenizer
 
     started, used = time.perf_counter(), cpu_seconds()
     ENCODING = GPT2Tokenizer().encoding
@@ -128,8 +128,8 @@ def same_ids(folder: Path) -> bool:
     """Each document's ids, in order, as far as they are for the same split."""
     import pyarrow.parquet
 
-    from nanoscope.data.hashing import hashes_of, split_keys
-    from nanoscope.data.split import ByHash
+    from nanolens.data.hashing import hashes_of, split_keys
+    from nanolens.data.split import ByHash
 
     about = json.loads((folder / "out" / "dataset.json").read_text())
     texts = [text.encode() for text in pyarrow.parquet.read_table(folder / "text.parquet")["text"].to_pylist()]
@@ -143,7 +143,7 @@ def same_ids(folder: Path) -> bool:
 
 def measure(folder: Path) -> None:
     """One `prepare` in this process: its time, its stages and the most memory it had."""
-    from nanoscope.data.prepare import prepare
+    from nanolens.data.prepare import prepare
 
     (source,) = folder.glob("text.*")
     shutil.rmtree(folder / "out", ignore_errors=True)

@@ -82,7 +82,7 @@ CASES = {
 }
 MODEL = '''"""GPT-2 with a fault built in."""
 
-from nanoscope.model.gpt2 import GPT2
+from nanolens.model.gpt2 import GPT2
 
 
 class Model(GPT2):
@@ -120,7 +120,7 @@ def data_folder(folder: Path, kind: str) -> Path:
     out = folder / "data" / kind
     if (out / "meta.pkl").is_file():
         return out
-    from nanoscope.data.store import open_dataset
+    from nanolens.data.store import open_dataset
 
     corpus = open_dataset("pydocs")
     tokenizer = corpus.tokenizer
@@ -150,7 +150,7 @@ def code_like(characters: int, known: set[str]) -> str:
 
 
 def config_of(folder: Path, case: Case, seed: int):
-    from nanoscope.config.fields import Config
+    from nanolens.config.fields import Config
 
     arch = {"arch": str(model_file(folder, case.model))} if case.model else {}
     data = {"dataset": str(data_folder(folder, case.data))}
@@ -170,10 +170,10 @@ def run_of(folder: Path, name: str) -> Path:
 
 def trained(config, out: Path) -> Path:
     """The run in `out`, trained if it is not there yet."""
-    from nanoscope.data.store import open_folder
-    from nanoscope.record.read import read_run
-    from nanoscope.record.write import Recorder
-    from nanoscope.train.loop import train
+    from nanolens.data.store import open_folder
+    from nanolens.record.read import read_run
+    from nanolens.record.write import Recorder
+    from nanolens.train.loop import train
 
     if (out / "run.json").is_file():
         if read_run(out).get("state") == "finished":
@@ -204,7 +204,7 @@ def probed_at(case: Case) -> int:
 
 
 def ask(folder: Path, only: str) -> None:
-    from nanoscope.api.probe import probe
+    from nanolens.api.probe import probe
 
     for name, case, _ in names(only):
         run, step = run_of(folder, name), probed_at(case)
@@ -221,7 +221,7 @@ def ask(folder: Path, only: str) -> None:
 
 def really(folder: Path, only: str) -> None:
     """Trains with the config that the probe wrote for the true cause (more data: from the start, on the whole corpus)."""
-    from nanoscope.config.load import load
+    from nanolens.config.load import load
 
     for name, case, seed in names(only):
         run, step = run_of(folder, name), probed_at(case)
@@ -240,10 +240,10 @@ def really(folder: Path, only: str) -> None:
 
 def gain_of(folder: Path, name: str) -> tuple[float, float] | None:
     """Val loss at the end of the run less that of the mended one, on the same windows, and its standard error."""
-    from nanoscope.analysis.statistics import paired_difference
-    from nanoscope.api.probe.look import joined, look_at
-    from nanoscope.api.probe.subject import open_subject
-    from nanoscope.data.batches import eval_windows
+    from nanolens.analysis.statistics import paired_difference
+    from nanolens.api.probe.look import joined, look_at
+    from nanolens.api.probe.subject import open_subject
+    from nanolens.data.batches import eval_windows
 
     run, mended = run_of(folder, name), folder / "really" / name
     kept = mended / "gain.json"

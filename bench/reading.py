@@ -2,7 +2,7 @@
 
     python bench/reading.py [--only NAME] [--write docs/diagnosis.md]
 
-Each figure is user and system time of a fresh process (`nanoscope diagnose FILE --json`, `nanoscope explain FILE`), the least of three. The
+Each figure is user and system time of a fresh process (`nanolens diagnose FILE --json`, `nanolens explain FILE`), the least of three. The
 run of a million steps is read for the first time (its columns are not kept yet), and then once more.
 """
 
@@ -22,9 +22,9 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from nanoscope.record import events as e
-from nanoscope.record.layout import EVENTS_FILE
-from nanoscope.record.write import write_run_file
+from nanolens.record import events as e
+from nanolens.record.layout import EVENTS_FILE
+from nanolens.record.write import write_run_file
 from tests.interop.logs.test_speed import HOSTILE, LOGS, repeated, rows
 
 GOALS = {"10 MB": 2.0, "5,000 lines": 1.0, "a million steps": 5.0}
@@ -104,10 +104,10 @@ def cpu_of(command: str, path: Path, cache: Path, *, keep: bool) -> float:
     """Of a fresh process; without `keep` also without what an earlier one may have kept for it."""
     if not keep:
         shutil.rmtree(cache, ignore_errors=True)
-    call = [sys.executable, "-m", "nanoscope", command, str(path), *(["--json"] if command == "diagnose" else [])]
+    call = [sys.executable, "-m", "nanolens", command, str(path), *(["--json"] if command == "diagnose" else [])]
     # As installed: modules are compiled once and not at each start.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    env |= {"NANOSCOPE_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(cache.parent / "pycache")}
+    env |= {"NANOLENS_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(cache.parent / "pycache")}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""Time to nanoGPT's losses on tinyshakespeare, nanoGPT and nanoscope taking turns on this machine.
+"""Time to nanoGPT's losses on tinyshakespeare, nanoGPT and nanolens taking turns on this machine.
 
     python bench/recipe.py --nanogpt PATH [--turns=3] [--threads=2]     its CPU demo against the preset shakespeare-fast
     python bench/recipe.py --best [--turns=1]                           the preset shakespeare-best against nanoGPT's GPU result
@@ -6,7 +6,7 @@
 Every loss is of the whole val split (the last tenth of the text, 111,540 characters): windows of the model's own block_size that follow
 each other without overlap, and one shorter window for the rest, each target once, in eval mode. Both models are scored by the same
 function, from the checkpoint that their process left. `training` is the time of the updates alone: for nanoGPT the sum of what it prints
-for every iteration, with the iterations that hold an evaluation counted as a median one; for nanoscope the part `train` of the run's
+for every iteration, with the iterations that hold an evaluation counted as a median one; for nanolens the part `train` of the run's
 record. `process` is the wall time from starting Python to its end, checkpoint saved, evaluations included; both have their data prepared
 beforehand. `CPU` is the processor time of that process: on a machine that is not idle, with --threads=1, it is the figure to go by.
 """
@@ -167,13 +167,11 @@ def score_nanogpt(folder: Path) -> dict[str, float]:
 
 
 def run_ours(folder: Path, preset: str, *more: str) -> Measured:
-    from nanoscope.record.read import read_run
+    from nanolens.record.read import read_run
 
     shutil.rmtree(folder, ignore_errors=True)
     started_at_s, cpu_before_s = time.perf_counter(), children_cpu_s()
-    subprocess.run(
-        [sys.executable, "-m", "nanoscope", "train", preset, f"--out_dir={folder}", *more], stdout=subprocess.DEVNULL, check=True
-    )
+    subprocess.run([sys.executable, "-m", "nanolens", "train", preset, f"--out_dir={folder}", *more], stdout=subprocess.DEVNULL, check=True)
     process_s, used_s = time.perf_counter() - started_at_s, children_cpu_s() - cpu_before_s
     run = read_run(folder)
     usual_ms = 1000 * float(np.median(run.steps.took_s))
@@ -181,10 +179,10 @@ def run_ours(folder: Path, preset: str, *more: str) -> Measured:
 
 
 def score_ours(folder: Path) -> dict[str, float]:
-    import nanoscope
-    from nanoscope.model.loss import WithLoss
+    import nanolens
+    from nanolens.model.loss import WithLoss
 
-    model = nanoscope.load(folder)
+    model = nanolens.load(folder)
     with_loss = WithLoss(model.module).eval()
     return {"loss": whole_val_loss(lambda x, y: with_loss(x, y).plain, with_loss, model.config.block_size)}
 
@@ -219,9 +217,9 @@ def whole_val_loss(loss: Callable, model: object, block_size: int) -> float:
 
 
 def splits() -> tuple[np.ndarray, np.ndarray, list[str]]:
-    folder = os.environ.get("NANOSCOPE_DATA")
+    folder = os.environ.get("NANOLENS_DATA")
     if folder is None:
-        raise SystemExit("NANOSCOPE_DATA must name the folder that holds tinyshakespeare.txt")
+        raise SystemExit("NANOLENS_DATA must name the folder that holds tinyshakespeare.txt")
     text = Path(folder, "tinyshakespeare.txt").read_text(encoding="utf-8")
     characters = sorted(set(text))
     place = {character: number for number, character in enumerate(characters)}

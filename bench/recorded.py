@@ -116,13 +116,13 @@ def _word(size: tuple) -> str:
 def record(folder: Path, specs: Iterator[Spec], seconds: float) -> None:
     """By the loop itself, without views and without a diagnosis at the end."""
     until_s = time.monotonic() + seconds
-    from nanoscope.config.fields import as_text
-    from nanoscope.config.load import load
-    from nanoscope.data.store import open_dataset
-    from nanoscope.record.layout import is_run
-    from nanoscope.record.read import read_run
-    from nanoscope.record.write import Recorder
-    from nanoscope.train.loop import train
+    from nanolens.config.fields import as_text
+    from nanolens.config.load import load
+    from nanolens.data.store import open_dataset
+    from nanolens.record.layout import is_run
+    from nanolens.record.read import read_run
+    from nanolens.record.write import Recorder
+    from nanolens.train.loop import train
 
     every = list(specs)
     random.Random(0).shuffle(every)  # whatever is there when it is stopped is a fair sample

@@ -1,10 +1,10 @@
-"""The same arithmetic, nanoGPT's train.py and `nanoscope train` with arch=gpt2 taking turns: tokens per second.
+"""The same arithmetic, nanoGPT's train.py and `nanolens train` with arch=gpt2 taking turns: tokens per second.
 
-    NANOSCOPE_DATA=FOLDER python bench/same.py --nanogpt PATH [--turns=3] [--threads=2] [--only=demo|124m]
+    NANOLENS_DATA=FOLDER python bench/same.py --nanogpt PATH [--turns=3] [--threads=2] [--only=demo|124m]
 
 `demo` is nanoGPT's CPU demo (4 x 4 x 128, block 64, batch 12) for 400 iterations, `124m` GPT-2's shape with block 1024 and batch 1 on
 random tokens for 4. For both the time of an iteration is the median wall time from one to the next, whatever happens in between (nanoGPT
-prints each, nanoscope records each); nanoscope runs as a user would run it, with the settings of nanoGPT.
+prints each, nanolens records each); nanolens runs as a user would run it, with the settings of nanoGPT.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def compare(task: str, folder: Path, turns: int) -> None:
         ratios.append(theirs_s / ours_s)
         print(
             f"{task}, turn {turn}: nanoGPT {1000 * theirs_s:.1f} ms an iteration ({tokens / theirs_s:.0f} tokens/s), "
-            f"nanoscope {1000 * ours_s:.1f} ms ({tokens / ours_s:.0f} tokens/s)",
+            f"nanolens {1000 * ours_s:.1f} ms ({tokens / ours_s:.0f} tokens/s)",
             flush=True,
         )
-    print(f"{task}: nanoscope is {spread(ratios, '.3f')} x as fast")
+    print(f"{task}: nanolens is {spread(ratios, '.3f')} x as fast")
 
 
 def options(task: str) -> list[str]:
@@ -77,11 +77,11 @@ def nanogpts(task: str, folder: Path) -> float:
 
 
 def ours(task: str, folder: Path) -> float:
-    from nanoscope.record.read import read_run
+    from nanolens.record.read import read_run
 
     run = folder / "ours"
     shutil.rmtree(run, ignore_errors=True)
-    words = [sys.executable, "-m", "nanoscope", "train", "gpt2-124m", *options(task), f"--out_dir={run}", "--sample_interval=0"]
+    words = [sys.executable, "-m", "nanolens", "train", "gpt2-124m", *options(task), f"--out_dir={run}", "--sample_interval=0"]
     subprocess.run([*words, "--data_order=nanogpt"], cwd=folder, stdout=subprocess.DEVNULL, check=True)
     return float(np.median(np.diff(read_run(run).steps.at_s)))
 

@@ -1,8 +1,8 @@
-"""How fast text is written, nanoGPT and nanoscope taking turns on this machine: random weights, since speed does not depend on them.
+"""How fast text is written, nanoGPT and nanolens taking turns on this machine: random weights, since speed does not depend on them.
 
     python bench/sampling.py --nanogpt PATH [--turns=3] [--threads=2] [--only=demo|124m] [--whole]
 
-`demo` is the model of nanoGPT's CPU demo writing 4 texts of 500 characters, as its sample.py does (one after another) and as `nanoscope
+`demo` is the model of nanoGPT's CPU demo writing 4 texts of 500 characters, as its sample.py does (one after another) and as `nanolens
 sample --num_samples=4` does (together), from one character, temperature 0.8, top_k 200. `124m` is GPT-2's shape writing 200 tokens after a
 prompt of 512. Building the model is not counted, reading the prompt is. nanoGPT reads the whole window anew for each token, so that its
 time for a token grows with the place alone: for 124m its first and last 20 of the 200 tokens are timed and the mean is taken for all,
@@ -89,9 +89,9 @@ def nanogpts(path: Path, task: dict[str, Any], whole: bool) -> dict[str, float]:
 def ours(arch: str, task: dict[str, Any]) -> dict[str, float]:
     import torch
 
-    from nanoscope.config.fields import Config
-    from nanoscope.model import build
-    from nanoscope.model.generate import Taste, generate
+    from nanolens.config.fields import Config
+    from nanolens.model import build
+    from nanolens.model.generate import Taste, generate
 
     torch.manual_seed(0)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

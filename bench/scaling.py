@@ -3,7 +3,7 @@
     python bench/scaling.py [--updates=60] [--accumulation=2]
 
 The plan's inputs are measured first: a micro-batch on one thread while the other core is busy with the same (as it will be), and the link
-between two processes (`nanoscope.train.link`). The same is done for the given model with 1, 2 and 8 micro-batches in an update.
+between two processes (`nanolens.train.link`). The same is done for the given model with 1, 2 and 8 micro-batches in an update.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def main() -> None:
 
 
 def table(folder: Path, accumulations: list[int], updates: int) -> None:
-    from nanoscope.analysis.plan_ranks import RanksAsked, together
-    from nanoscope.message import msg
+    from nanolens.analysis.plan_ranks import RanksAsked, together
+    from nanolens.message import msg
 
     link = json.loads(started([{"kind": "link"}] * 2, 1, together=True)[0])
     print(f"link between two processes: {link['bytes_per_s'] / 1e6:.0f} MB/s, {link['latency_s'] * 1e3:.2f} ms a message")
@@ -92,8 +92,8 @@ def started(jobs: list[dict[str, Any]], threads: int, *, together: bool) -> list
 
 
 def worker(job: dict[str, Any]) -> None:
-    from nanoscope.train.ranks import ALONE
-    from nanoscope.train.together import join
+    from nanolens.train.ranks import ALONE
+    from nanolens.train.together import join
 
     ranks = join() or ALONE
     found = measured_link(ranks.size) if job["kind"] == "link" else trained(job, ranks)
@@ -102,17 +102,17 @@ def worker(job: dict[str, Any]) -> None:
 
 
 def measured_link(size: int) -> dict[str, float]:
-    from nanoscope.train.link import measure
+    from nanolens.train.link import measure
 
     link = measure(size)
     return {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}
 
 
 def trained(job: dict[str, Any], ranks: Any) -> dict[str, Any]:
-    from nanoscope.config.fields import Config
-    from nanoscope.data.store import Dataset
-    from nanoscope.record.events import Event, StepTaken
-    from nanoscope.train.loop import train
+    from nanolens.config.fields import Config
+    from nanolens.data.store import Dataset
+    from nanolens.record.events import Event, StepTaken
+    from nanolens.train.loop import train
 
     config = Config(
         **SIZE, gradient_accumulation_steps=job["accumulation"], max_iters=job["updates"], lr_decay_iters=job["updates"], warmup_iters=5,
@@ -139,8 +139,8 @@ def trained(job: dict[str, Any], ranks: Any) -> dict[str, Any]:
 
 
 def parameters(config: Any) -> int:
-    from nanoscope.sizing import parameters as counted
-    from nanoscope.sizing import shape_of
+    from nanolens.sizing import parameters as counted
+    from nanolens.sizing import shape_of
 
     return counted(shape_of(config, 256)).total
 
@@ -149,9 +149,9 @@ def optimizer_s(config: Any, data: Any) -> float:
     """Norm, clipping and the update itself, without gradients."""
     import torch
 
-    from nanoscope.train.begin import Beginning
-    from nanoscope.train.guards import clip, global_norm
-    from nanoscope.train.setup import set_up
+    from nanolens.train.begin import Beginning
+    from nanolens.train.guards import clip, global_norm
+    from nanolens.train.setup import set_up
 
     trainee = set_up(replace(config, max_iters=10), data, Beginning(None, False, None, ()), lambda event: None, None).trainee
     took = []

@@ -1,6 +1,6 @@
 """What checkpointing costs: nanoGPT's CPU demo with a checkpoint every 100 steps.
 
-    NANOSCOPE_DATA=FOLDER python bench/stall.py [--max_iters 500] [--interval 100]
+    NANOLENS_DATA=FOLDER python bench/stall.py [--max_iters 500] [--interval 100]
 
 Counted: the time that the loop stood still, plus the CPU time of the thread that wrote, over the whole wall time of the run.
 """
@@ -13,11 +13,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from nanoscope.config.load import load
-from nanoscope.data.store import open_dataset
-from nanoscope.record.events import CheckpointSaved, Event, StepTaken
-from nanoscope.record.write import Recorder, fan_out
-from nanoscope.train.loop import train
+from nanolens.config.load import load
+from nanolens.data.store import open_dataset
+from nanolens.record.events import CheckpointSaved, Event, StepTaken
+from nanolens.record.write import Recorder, fan_out
+from nanolens.train.loop import train
 
 ALLOWED = 0.02
 

@@ -38,8 +38,8 @@ def init(**more):
 # The training's own command, with a clock around the tracker's listener.
 TRAINING = """
 import sys, time
-from nanoscope.api.tracking import Tracking
-from nanoscope.cli import main
+from nanolens.api.tracking import Tracking
+from nanolens.cli import main
 spent_s = 0.0
 def timed(method):
     def call(*given):
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--preset", default="quickstart")
     parser.add_argument("--with", dest="real", default="")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="nanoscope-trackers-") as place:
+    with tempfile.TemporaryDirectory(prefix="nanolens-trackers-") as place:
         root = Path(place)
         (root / "fake").mkdir()
         (root / "fake" / "wandb.py").write_text(FAKE)

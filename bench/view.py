@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--preset", default="quickstart")
     given = parser.parse_args()
-    from nanoscope.api.training import plan_job, run_job
+    from nanolens.api.training import plan_job, run_job
 
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -48,15 +48,15 @@ class Turns:
     def view(self, progress):
         from rich.console import Console
 
-        from nanoscope.present.live import LiveView
+        from nanolens.present.live import LiveView
 
         nowhere = open(os.devnull, "w")  # noqa: SIM115 - open for as long as the view draws
         self.live = LiveView(progress, Console(file=nowhere, force_terminal=True, width=120, height=40))
         return self
 
     def __call__(self, event) -> None:
-        from nanoscope.record.events import StepTaken
-        from nanoscope.record.layout import STOP_FILE
+        from nanolens.record.events import StepTaken
+        from nanolens.record.layout import STOP_FILE
 
         self.live(event)
         if isinstance(event, StepTaken):

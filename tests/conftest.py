@@ -12,16 +12,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 @pytest.fixture(scope="session")
 def shakespeare() -> Path:
-    """tinyshakespeare.txt from the folder named by NANOSCOPE_DATA; tests that want it are skipped where it is absent."""
-    folder = os.environ.get("NANOSCOPE_DATA")
+    """tinyshakespeare.txt from the folder named by NANOLENS_DATA; tests that want it are skipped where it is absent."""
+    folder = os.environ.get("NANOLENS_DATA")
     path = Path(folder, "tinyshakespeare.txt") if folder else None
     if path is None or not path.is_file():
-        pytest.skip("needs tinyshakespeare.txt in the folder named by NANOSCOPE_DATA")
+        pytest.skip("needs tinyshakespeare.txt in the folder named by NANOLENS_DATA")
     return path
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache; one cache serves the whole session, so that a corpus is prepared once."""
-    monkeypatch.setenv("NANOSCOPE_CACHE", str(tmp_path_factory.getbasetemp() / "nanoscope-cache"))
+    monkeypatch.setenv("NANOLENS_CACHE", str(tmp_path_factory.getbasetemp() / "nanolens-cache"))
     monkeypatch.setenv("LC_ALL", "C.UTF-8")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope import files
-from nanoscope.errors import UserError
+from nanolens import files
+from nanolens.errors import UserError
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path):
@@ -28,7 +28,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path):
 def test_a_killed_write_leaves_the_old_file(tmp_path: Path):
     path = tmp_path / "a.txt"
     files.write_whole(path, "old")
-    code = f"import os\nfrom pathlib import Path\nfrom nanoscope import files\nwith files.whole_file(Path({str(path)!r})) as f:\n    f.write(b'half'); f.flush(); os._exit(9)"
+    code = f"import os\nfrom pathlib import Path\nfrom nanolens import files\nwith files.whole_file(Path({str(path)!r})) as f:\n    f.write(b'half'); f.flush(); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 9
     assert path.read_text() == "old"
     files.remove_unfinished(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "nanoscope"
+PACKAGE = Path(__file__).parent.parent / "nanolens"
 
 EVERY = {"message", "errors"}
 ROOMS: dict[str, set[str]] = {
@@ -62,8 +62,8 @@ def imports(tree: ast.AST, *, top_level_only: bool = False) -> list[tuple[str, i
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            if node.module == "nanoscope":
-                found += [(f"nanoscope.{alias.name}", node.lineno) for alias in node.names]
+            if node.module == "nanolens":
+                found += [(f"nanolens.{alias.name}", node.lineno) for alias in node.names]
             else:
                 found.append((node.module, node.lineno))
     return found
@@ -85,7 +85,7 @@ def test_a_file_imports_only_what_its_room_may(path: Path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if room in ROOMS:
         for name, line in imports(tree):
-            if name.startswith("nanoscope."):
+            if name.startswith("nanolens."):
                 other = name.split(".")[1]
                 assert other == room or other in ROOMS[room], f"{path.name}:{line}: {room} may not import {other}"
     for name, line in imports(tree):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
+from nanolens.record.run import Known, Run, Words, evals_from, steps_from
 
 NANOGPT = Words(
     trainer="nanogpt", loss="last_micro_batch", time="with_eval", updates_before_printed=1, peak_flops=312e12, mfu_is_smoothed=True
 )
-OURS = Words(trainer="nanoscope", loss="mean", time="step_only")
+OURS = Words(trainer="nanolens", loss="mean", time="step_only")
 
 
 def run_of(name="A", steps=(), evals=(), words=OURS, batches=None, **known):

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from comparing import LARGE, NANOGPT, OURS, SMALL, cpu_run, gpu_run, large_run, run_of, small_run
 
-from nanoscope.analysis.compare import compare
-from nanoscope.analysis.compare_axes import _first_at, sooner
-from nanoscope.analysis.compare_labels import labels
-from nanoscope.analysis.compare_noise import WANDERING, measure, seeds_needed
-from nanoscope.analysis.compare_remarks import agreement, blown_up_at
-from nanoscope.analysis.compare_side import Group, Side
-from nanoscope.errors import UserError
-from nanoscope.present.compare import json_of, markdown_of, text_of
-from nanoscope.present.words import say
+from nanolens.analysis.compare import compare
+from nanolens.analysis.compare_axes import _first_at, sooner
+from nanolens.analysis.compare_labels import labels
+from nanolens.analysis.compare_noise import WANDERING, measure, seeds_needed
+from nanolens.analysis.compare_remarks import agreement, blown_up_at
+from nanolens.analysis.compare_side import Group, Side
+from nanolens.errors import UserError
+from nanolens.present.compare import json_of, markdown_of, text_of
+from nanolens.present.words import say
 
 
 def pair(a, b):

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from symptoms.build import GPT2, GPU_DEMO, curve, found, make, mark, sure
 
-from nanoscope.analysis.diagnose import FAULTS, ORDER, diagnose, is_fault
-from nanoscope.analysis.symptoms import NAMES, all_codes, module, module_of
-from nanoscope.record.run import Known, Mark, Run, Words, evals_from, steps_from
+from nanolens.analysis.diagnose import FAULTS, ORDER, diagnose, is_fault
+from nanolens.analysis.symptoms import NAMES, all_codes, module, module_of
+from nanolens.record.run import Known, Mark, Run, Words, evals_from, steps_from
 
 VOCABULARY = """nan_divergence nan_sentinel_benign hf_zero_loss_is_nan fp16_overflow fused_adamw_fp16_bug grad_explosion loss_divergence collapse_to_unigram
     bigram_plateau attention_bug kernel_bug dead_init constant_loss still_improving run_too_short overfitting data_repeated checkpoint_not_best
@@ -136,7 +136,7 @@ def runs(draw):
         Mark(kind, draw(st.one_of(st.none(), st.integers(0, 500))), 1, draw(st.text(max_size=20)))
         for kind in draw(st.lists(st.sampled_from(kinds), max_size=4))
     )
-    words = Words(draw(st.sampled_from(["nanogpt", "nanoscope", "nanochat", "llm.c", "unknown", "modded-nanogpt"])), draw(st.sampled_from(["mean", "last_micro_batch", "unknown"])),
+    words = Words(draw(st.sampled_from(["nanogpt", "nanolens", "nanochat", "llm.c", "unknown", "modded-nanogpt"])), draw(st.sampled_from(["mean", "last_micro_batch", "unknown"])),
                   draw(st.sampled_from(["step_only", "with_eval", "average", "unknown"])), draw(st.integers(0, 1)), draw(st.sampled_from([None, 312e12, 989e12])), draw(st.booleans()))  # fmt: skip
     return Run("any", words, steps_from(table, rows), evals_from(seen, evals), known, marks)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from comparing import run_of
 
-from nanoscope.analysis.forecast import Forecast, Refusal, forecast, rates_by, stretched
-from nanoscope.analysis.forecast_law import Progress, draws_of
-from nanoscope.api.forecasting import step_named
-from nanoscope.errors import UserError
-from nanoscope.present.forecast import json_of, markdown_of, text_of
-from nanoscope.present.words import say
-from nanoscope.sizing import Schedule
+from nanolens.analysis.forecast import Forecast, Refusal, forecast, rates_by, stretched
+from nanolens.analysis.forecast_law import Progress, draws_of
+from nanolens.api.forecasting import step_named
+from nanolens.errors import UserError
+from nanolens.present.forecast import json_of, markdown_of, text_of
+from nanolens.present.words import say
+from nanolens.sizing import Schedule
 
 STEPS = 2000
 SCHEDULES = {
@@ -75,7 +75,7 @@ def test_the_schedule_ahead_changes_the_answer():
 def test_nothing_is_taken_from_the_hidden_part():
     whole = cut_run("cosine", STEPS)
     cut = cut_run("cosine", 1000)
-    from nanoscope.record.run import until
+    from nanolens.record.run import until
 
     assert forecast(until(whole, 1000)).loss == forecast(cut).loss
 
@@ -242,7 +242,7 @@ def test_a_long_run_with_many_evaluations_is_quick_and_small():
     run = run_of("x", evals=evals, learning_rate=6e-4, min_lr=6e-5, warmup_iters=2000, lr_decay_iters=600_000, max_iters=600_000)
     found = forecast(run)
     assert found.points <= 96 and found.low < found.high
-    from nanoscope.sizing import rate_of
+    from nanolens.sizing import rate_of
 
     rates = rates_by(schedule, 600_000)
     assert all(abs(rates[k] - rate_of(schedule, k)) < 1e-7 for k in range(0, 600_000, 7_919))

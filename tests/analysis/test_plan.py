@@ -8,18 +8,18 @@ import math
 
 import pytest
 
-from nanoscope.analysis.laws import LOSS_LAWS, critical_batch, step_law_batch, step_law_rate, worth_of_tokens
-from nanoscope.analysis.plan import _best_ratio, make_plan
-from nanoscope.analysis.plan_budget import best_for, budget_named, estimated_speed
-from nanoscope.analysis.plan_facts import Calibration, DataFacts, MachineFacts, on_line
-from nanoscope.analysis.plan_memory import largest_micro_batch, memory_rows
-from nanoscope.config.fields import Config
-from nanoscope.config.load import load
-from nanoscope.errors import UserError
-from nanoscope.present.plan import blocks_of, config_text, json_of, markdown_of, value_of
-from nanoscope.present.words import say
-from nanoscope.sizing import Shape, hardware_named, shape_of
-from nanoscope.sizing.roofline import update_time
+from nanolens.analysis.laws import LOSS_LAWS, critical_batch, step_law_batch, step_law_rate, worth_of_tokens
+from nanolens.analysis.plan import _best_ratio, make_plan
+from nanolens.analysis.plan_budget import best_for, budget_named, estimated_speed
+from nanolens.analysis.plan_facts import Calibration, DataFacts, MachineFacts, on_line
+from nanolens.analysis.plan_memory import largest_micro_batch, memory_rows
+from nanolens.config.fields import Config
+from nanolens.config.load import load
+from nanolens.errors import UserError
+from nanolens.present.plan import blocks_of, config_text, json_of, markdown_of, value_of
+from nanolens.present.words import say
+from nanolens.sizing import Shape, hardware_named, shape_of
+from nanolens.sizing.roofline import update_time
 
 SHAKESPEARE = DataFacts("shakespeare_char", 1_003_854, 111_540, 65, is_char=True)
 WEB = DataFacts("fineweb-edu", 10_000_000_000, 100_000_000, 50304, is_char=False)
@@ -166,7 +166,7 @@ def test_small_models_with_a_large_vocabulary_are_mostly_logits():
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not():
     machine = on("RTX 3060")
-    from nanoscope.analysis.plan_memory import peak_memory, usable_memory
+    from nanolens.analysis.plan_memory import peak_memory, usable_memory
 
     largest = largest_micro_batch(WIDE, shape_of(WIDE), machine)
     assert (
@@ -183,10 +183,10 @@ def test_a_measured_line_goes_through_its_points():
 
 
 def test_a_section_and_a_warning_of_another_file_join_the_plan(monkeypatch):
-    from nanoscope.analysis import plan as planning
-    from nanoscope.analysis.plan_rows import Section, calculated
-    from nanoscope.analysis.plan_warnings import Warning
-    from nanoscope.message import msg
+    from nanolens.analysis import plan as planning
+    from nanolens.analysis.plan_rows import Section, calculated
+    from nanolens.analysis.plan_warnings import Warning
+    from nanolens.message import msg
 
     def links(asked):
         yield Section("links", msg("Links"), (calculated("link_bytes", msg("bytes"), asked.shape.n_embd, "bytes", msg("of the shape")),))
@@ -375,7 +375,7 @@ def test_the_config_file_reads_back_as_the_same_config(tmp_path):
     machine = on("RTX 4070")
     chosen = best_for(budget_named("2h"), config(dataset="fineweb-edu"), WEB, machine, estimated_speed(machine)).config
     path = tmp_path / "planned.toml"
-    path.write_text(config_text(chosen, "nanoscope plan --budget=2h"))
+    path.write_text(config_text(chosen, "nanolens plan --budget=2h"))
     assert load(str(path)).config == chosen
 
 

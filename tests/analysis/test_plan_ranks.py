@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from nanoscope.analysis.plan import make_plan
-from nanoscope.analysis.plan_facts import DataFacts, MachineFacts
-from nanoscope.analysis.plan_ranks import BUCKETS, LATENCY_S, RanksAsked, asked_ranks, needed_micro_batches, together
-from nanoscope.config.fields import Config
-from nanoscope.errors import UserError
-from nanoscope.message import msg
-from nanoscope.sizing import hardware_named
+from nanolens.analysis.plan import make_plan
+from nanolens.analysis.plan_facts import DataFacts, MachineFacts
+from nanolens.analysis.plan_ranks import BUCKETS, LATENCY_S, RanksAsked, asked_ranks, needed_micro_batches, together
+from nanolens.config.fields import Config
+from nanolens.errors import UserError
+from nanolens.message import msg
+from nanolens.sizing import hardware_named
 
 GPT2_BYTES = 4 * 124e6
 

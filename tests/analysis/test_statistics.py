@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nanoscope.analysis.statistics import (
+from nanolens.analysis.statistics import (
     bias_of_minimum,
     change_point,
     mean_error,

@@ -2,9 +2,9 @@
 
 import re
 
-from nanoscope.analysis.diagnose import diagnose
-from nanoscope.interop.logs import read_log
-from nanoscope.present.text import findings
+from nanolens.analysis.diagnose import diagnose
+from nanolens.interop.logs import read_log
+from nanolens.present.text import findings
 
 SHAKESPEARE = {
     "dataset": "shakespeare_char", "batch_size": 64, "block_size": 256, "gradient_accumulation_steps": 1, "n_layer": 6, "n_head": 6, "n_embd": 384,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import nanoscope
-from nanoscope.cli import main
+import nanolens
+from nanolens.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "trackers"))
 import made
@@ -35,30 +35,30 @@ def printed(*words: str) -> str:
 
 
 def test_a_run_has_its_columns_and_facts(runs: Path):
-    run = nanoscope.Run("one")
+    run = nanolens.Run("one")
     assert run.name == "one" and run.folder == Path("runs/one") and run.state == "finished"
     assert run.config["batch_size"] == 4
     assert run.steps.step.tolist() == list(range(1, 31)) and np.isnan(run.steps.loss[6])
     assert run.evals.step.tolist() == [0, 10, 20, 30]
     assert run.samples[20].startswith("sample of step 20")
-    assert nanoscope.Run("one@10").steps.step[-1] == 10
-    assert nanoscope.Run(runs / "runs" / "one").name == "one"
+    assert nanolens.Run("one@10").steps.step[-1] == 10
+    assert nanolens.Run(runs / "runs" / "one").name == "one"
 
 
 def test_a_run_is_also_the_log_of_another_trainer(runs: Path):
-    log = nanoscope.Run("train.log", hardware="RTX 4070")
+    log = nanolens.Run("train.log", hardware="RTX 4070")
     assert log.name == "train" and len(log.steps) == 100 and log.evals.val.tolist() == [4.21]
     assert log.config["hardware"] == "RTX 4070"
     assert len(log.findings()) and log.explain().data()
-    with pytest.raises(nanoscope.UserError, match="is a log, not a run folder"):
+    with pytest.raises(nanolens.UserError, match="is a log, not a run folder"):
         log.folder  # noqa: B018
-    with pytest.raises(nanoscope.UserError, match="there is no run nothing"):
-        nanoscope.Run("nothing")
+    with pytest.raises(nanolens.UserError, match="there is no run nothing"):
+        nanolens.Run("nothing")
 
 
 def test_tables(runs: Path):
     pytest.importorskip("pandas")
-    run = nanoscope.Run("one")
+    run = nanolens.Run("one")
     assert list(run.steps.to_pandas()["step"]) == list(range(1, 31))
     assert list(run.frame("evals")["val"]) == run.evals.val.tolist()
     both = run.to_pandas()
@@ -67,7 +67,7 @@ def test_tables(runs: Path):
 
 @pytest.mark.parametrize("command", ["diagnose", "explain", "forecast"])
 def test_an_answer_is_what_the_command_prints(command: str, runs: Path):
-    told = getattr(nanoscope, command)(nanoscope.Run("one"))
+    told = getattr(nanolens, command)(nanolens.Run("one"))
     assert str(told) == printed(command, "one").rstrip()
     assert json.dumps(told.data(), sort_keys=True) == json.dumps(json.loads(printed(command, "one", "--format=json")), sort_keys=True)
     assert told._repr_markdown_().rstrip() == printed(command, "one", "--format=md").rstrip()
@@ -75,28 +75,28 @@ def test_an_answer_is_what_the_command_prints(command: str, runs: Path):
 
 
 def test_a_comparison_and_a_plan(runs: Path):
-    comparison = nanoscope.compare("one", nanoscope.Run("two"))
+    comparison = nanolens.compare("one", nanolens.Run("two"))
     assert comparison.data() == json.loads(printed("compare", "one", "two", "--json"))
     assert str(comparison) == printed("compare", "one", "two").rstrip()
-    plan = nanoscope.plan("quickstart", max_iters=77, hardware="RTX 4070")
+    plan = nanolens.plan("quickstart", max_iters=77, hardware="RTX 4070")
     assert plan.value.config.max_iters == 77 and plan.data()["config"]["max_iters"] == 77
     assert str(plan).startswith("Plan for")
 
 
 def test_findings_are_a_sequence_that_can_be_read(runs: Path):
-    found = nanoscope.Run("one").findings()
+    found = nanolens.Run("one").findings()
     assert [finding.code for finding in found] == found.codes and found[0].code == found.codes[0] and len(found[:1]) == 1
     assert found.codes[0] in str(found) and str(found) == repr(found)
 
 
 def test_a_notebook_shows_a_run(runs: Path):
-    html = nanoscope.Run("one")._repr_html_()
-    assert "<b>one</b>" in html and nanoscope.Run("one").findings().codes[0] in html and "<script" not in html
+    html = nanolens.Run("one")._repr_html_()
+    assert "<b>one</b>" in html and nanolens.Run("one").findings().codes[0] in html and "<script" not in html
 
 
 def test_every_name_is_there_and_documented():
     page = (Path(__file__).parent.parent.parent / "docs" / "python.md").read_text(encoding="utf-8")
-    assert set(nanoscope.__all__) <= set(dir(nanoscope))
-    for name in nanoscope.__all__:
-        assert getattr(nanoscope, name) is not None
+    assert set(nanolens.__all__) <= set(dir(nanolens))
+    for name in nanolens.__all__:
+        assert getattr(nanolens, name) is not None
         assert name in page, name

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.api.folders import RunAt, choose_folder, claim_folder, find_checkpoint, find_run, find_runs, source_name
-from nanoscope.config.fields import Config
-from nanoscope.errors import UserError
-from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUN_FILE, checkpoint_folder
+from nanolens.api.folders import RunAt, choose_folder, claim_folder, find_checkpoint, find_run, find_runs, source_name
+from nanolens.config.fields import Config
+from nanolens.errors import UserError
+from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUN_FILE, checkpoint_folder
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_nothing_to_resume_is_said():
     assert told(error) == [
         "there is nothing to resume: nowhere holds no run",
         "--out_dir=nowhere",
-        "name the run with --out_dir=FOLDER (nanoscope runs lists them), or start afresh without --init_from=resume",
+        "name the run with --out_dir=FOLDER (nanolens runs lists them), or start afresh without --init_from=resume",
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_run_may_have_an_at_sign_in_its_name():
 def test_an_unknown_run_names_the_nearest():
     with pytest.raises(UserError) as error:
         find_run("quickstart-1")
-    assert told(error) == ["there is no run quickstart-1", "there is no run in runs/ yet; nanoscope train makes one"]
+    assert told(error) == ["there is no run quickstart-1", "there is no run in runs/ yet; nanolens train makes one"]
     make_run("runs/quickstart-1")
     with pytest.raises(UserError) as error:
         find_run("quikstart-1")

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from nanoscope.api import listeners as room
-from nanoscope.api.listeners import Listeners
-from nanoscope.record import events as e
+from nanolens.api import listeners as room
+from nanolens.api.listeners import Listeners
+from nanolens.record import events as e
 
 
 def step(k: int) -> e.StepTaken:

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from nanoscope.api import sources
-from nanoscope.errors import UserError
+from nanolens.api import sources
+from nanolens.errors import UserError
 
 LOG = "step 0: train loss 4.2874, val loss 4.2823\niter 0: loss 4.2639, time 25857.56ms, mfu -100.00%\niter 10: loss 3.1459, time 220.50ms, mfu 1.69%\n"
 

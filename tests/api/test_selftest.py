@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanoscope.api import selftest as room
-from nanoscope.cli import main
-from nanoscope.record import events as e
+from nanolens.api import selftest as room
+from nanolens.cli import main
+from nanolens.record import events as e
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_a_healthy_machine_passes_and_gets_a_report(capsys):
     assert states == ["ok"] * 6
     assert any("the final weights are equal to the last bit" in line for line in lines)
     assert any("20 of 20 flipped bits noticed" in line for line in lines)
-    for key in ("nanoscope", "torch", "python", "system", "hardware", "device", "dtype", "threads", "memory_bytes", "peak_flops"):
+    for key in ("nanolens", "torch", "python", "system", "hardware", "device", "dtype", "threads", "memory_bytes", "peak_flops"):
         assert any(line.startswith(f"  {key}: ") for line in lines)
     assert lines[-1] == "all is well on cpu"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.api import tuning
-from nanoscope.api.tuning import choose, recall, remember, sizes_to_try, with_answer
-from nanoscope.config.fields import Config
-from nanoscope.config.load import load
-from nanoscope.errors import UserError
+from nanolens.api import tuning
+from nanolens.api.tuning import choose, recall, remember, sizes_to_try, with_answer
+from nanolens.config.fields import Config
+from nanolens.config.load import load
+from nanolens.errors import UserError
 
 CONFIG = Config(batch_size=4, gradient_accumulation_steps=4, block_size=100, max_iters=1000)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nanoscope.api.verifying import verify_run
-from nanoscope.record import events as e
-from nanoscope.record.write import Recorder, write_run_file
+from nanolens.api.verifying import verify_run
+from nanolens.record import events as e
+from nanolens.record.write import Recorder, write_run_file
 
 
 def recorded(folder, facts, *events):

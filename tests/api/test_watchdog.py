@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from nanoscope.api import watchdog as room
-from nanoscope.api.watchdog import Watchdog
-from nanoscope.record import events as e
+from nanolens.api import watchdog as room
+from nanolens.api.watchdog import Watchdog
+from nanolens.record import events as e
 
 
 def evaluated(step: int) -> e.Evaluated:

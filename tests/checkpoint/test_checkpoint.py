@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nanoscope import files
-from nanoscope.checkpoint import Snapshot, load, newest_good, save, verify, weights_of
-from nanoscope.errors import UserError
+from nanolens import files
+from nanolens.checkpoint import Snapshot, load, newest_good, save, verify, weights_of
+from nanolens.errors import UserError
 
 
 def snapshot(step: int, size: int = 64) -> Snapshot:
@@ -154,7 +154,7 @@ def with_faults(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
     for name in ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir"):
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
     monkeypatch.setattr(shutil, "rmtree", watched(shutil.rmtree))
-    monkeypatch.setattr(sys.modules["nanoscope.checkpoint.save"], "save_file", watched(save_file))
+    monkeypatch.setattr(sys.modules["nanolens.checkpoint.save"], "save_file", watched(save_file))
     monkeypatch.setattr(builtins, "open", opened)
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.checkpoint.tree import copied, join, split
+from nanolens.checkpoint.tree import copied, join, split
 
 leaves = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nanoscope.cli.arguments import Parser, UsageError
+from nanolens.cli.arguments import Parser, UsageError
 
 
 def parser() -> Parser:

@@ -1,4 +1,4 @@
-"""`nanoscope compare` and `nanoscope forecast` as a user types them: logs, run folders, groups of seeds, pictures."""
+"""`nanolens compare` and `nanolens forecast` as a user types them: logs, run folders, groups of seeds, pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny import make_data
 
-from nanoscope.cli import main
+from nanolens.cli import main
 
 LOG = """# run A (batch 16 x 32, n_embd 384, lr 1e-3)
 step 500: train loss 5.5328, val loss 5.5328
@@ -94,7 +94,7 @@ def test_a_log_cannot_be_scored_again(capsys):
 def trained(tmp_path_factory) -> Path:
     """Two seeds of one config, and one of a worse one."""
     pytest.importorskip("torch")
-    from nanoscope.api.run import train
+    from nanolens.api.run import train
 
     folder = tmp_path_factory.mktemp("trained")
     make_data(folder)

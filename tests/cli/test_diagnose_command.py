@@ -1,10 +1,10 @@
-"""`nanoscope diagnose` as it is typed."""
+"""`nanolens diagnose` as it is typed."""
 
 import json
 
 import pytest
 
-from nanoscope.cli import main
+from nanolens.cli import main
 
 LOG = "\n".join(f"iter {i}: loss {4.2 - 0.002 * i:.4f}, time 33.20ms, mfu 11.20%" for i in range(0, 1000, 10))
 

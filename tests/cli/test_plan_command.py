@@ -1,4 +1,4 @@
-"""`nanoscope plan` as a user types it: without torch, with all faults at once, with a measurement, and as a file to start from."""
+"""`nanolens plan` as a user types it: without torch, with all faults at once, with a measurement, and as a file to start from."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tiny import make_data
 
-from nanoscope.api.planning import Question, answer, data_facts
-from nanoscope.api.plans import name_of, planned_for, recall, remember
-from nanoscope.cli import main
-from nanoscope.config.load import load
-from nanoscope.errors import UserError
+from nanolens.api.planning import Question, answer, data_facts
+from nanolens.api.plans import name_of, planned_for, recall, remember
+from nanolens.cli import main
+from nanolens.config.load import load
+from nanolens.errors import UserError
 
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from nanoscope.cli import main; sys.exit(main(sys.argv[1:]))"
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from nanolens.cli import main; sys.exit(main(sys.argv[1:]))"
 TINY = [
     "--n_layer=1",
     "--n_head=1",
@@ -43,7 +43,7 @@ def plan(*words: str, capsys) -> str:
 def test_a_plan_for_a_named_card(capsys):
     text = plan("shakespeare-char", "--hardware=RTX 4070 Ti", "--price=0.4", capsys=capsys)
     assert "10.75M" in text and "81.6" in text and "cost:" in text and "RTX 4070 Ti" in text
-    assert "data_repeated" in text and "nanoscope train shakespeare-char" in text
+    assert "data_repeated" in text and "nanolens train shakespeare-char" in text
 
 
 def test_without_torch_everything_but_the_measurement_works(here):
@@ -91,7 +91,7 @@ def test_a_laptop_part_is_not_taken_for_the_card_of_the_same_name():
 
 def test_a_budget_becomes_a_config_file_that_trains(here, capsys):
     text = plan("shakespeare-char", "--hardware=RTX 4070", "--budget=10min", "-o", "planned.toml", capsys=capsys)
-    assert "nanoscope train planned.toml" in text
+    assert "nanolens train planned.toml" in text
     config = load("planned.toml").config
     assert config.max_iters == config.lr_decay_iters and config.dataset == "shakespeare_char"
     assert main(["plan", "shakespeare-char", "--hardware=RTX 4070", "--budget=10min", "-o", "planned.toml"]) == 1  # never over an old file
@@ -100,7 +100,7 @@ def test_a_budget_becomes_a_config_file_that_trains(here, capsys):
 def test_the_printed_command_is_the_planned_config(capsys):
     found = json.loads(plan("fineweb-edu-12gb", "--hardware=RTX 4070", "--budget=3Btok", "--json", capsys=capsys))
     words = found["command"].split()
-    assert words[:3] == ["nanoscope", "train", "fineweb-edu-12gb"]
+    assert words[:3] == ["nanolens", "train", "fineweb-edu-12gb"]
     config = load(words[2], [tuple(word[2:].split("=", 1)) for word in words[3:]]).config
     assert config.n_embd == found["config"]["n_embd"] and config.learning_rate == found["config"]["learning_rate"]
     assert config.max_iters == found["config"]["max_iters"]
@@ -126,9 +126,9 @@ def test_the_automatic_choices_are_the_trainers():
     pytest.importorskip("torch")
     from types import SimpleNamespace
 
-    from nanoscope.config.fields import Config
-    from nanoscope.sizing.memory import is_head_chunked, padded_vocab
-    from nanoscope.train.setup import choose_chunked, choose_vocab_size
+    from nanolens.config.fields import Config
+    from nanolens.sizing.memory import is_head_chunked, padded_vocab
+    from nanolens.train.setup import choose_chunked, choose_vocab_size
 
     for vocab in (65, 96, 999, 1000, 8192, 50257):
         assert padded_vocab(vocab) == choose_vocab_size(Config(), SimpleNamespace(vocab_size=vocab), lambda event: None)
@@ -140,8 +140,8 @@ def test_the_automatic_choices_are_the_trainers():
 def test_a_measurement_of_a_tiny_model_and_the_plan_against_the_run(here, capsys):
     """The whole way round: plan with a measurement, train, and hold the run against the plan."""
     pytest.importorskip("torch")
-    from nanoscope.api.run import train
-    from nanoscope.record.read import read_run
+    from nanolens.api.run import train
+    from nanolens.record.read import read_run
 
     make_data(here)
     found = json.loads(plan("quickstart", *TINY, "--eval_iters=2", "--threads=1", "--sample_interval=0", "--json", capsys=capsys))
@@ -167,7 +167,7 @@ def test_a_plan_is_remembered_by_what_it_plans():
 
 def test_explain_and_diagnose_hold_the_run_against_its_plan(here, capsys, monkeypatch):
     pytest.importorskip("torch")
-    from nanoscope.api.run import train
+    from nanolens.api.run import train
 
     make_data(here)
     plan("quickstart", *TINY, "--no-measure", "--hardware=A100", "--sample_interval=0", capsys=capsys)

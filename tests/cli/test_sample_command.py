@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tiny import LETTERS, SETTINGS, make_data
 
-import nanoscope
-from nanoscope.cli import main
+import nanolens
+from nanolens.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def said(capsys, *words: str) -> str:
 
 def test_the_command_and_the_api_write_the_same(capsys):
     text = said(capsys, "m1", "--prompt=abc", "--max_new_tokens=60")
-    assert text == nanoscope.load("m1").generate("abc", max_new_tokens=60) + "\n"
+    assert text == nanolens.load("m1").generate("abc", max_new_tokens=60) + "\n"
     assert text.startswith("abc") and len(text) == 3 + 60 + 1
 
 
@@ -79,18 +79,18 @@ def test_several_samples_are_separated_as_in_nanogpt(capsys):
     parts = said(capsys, "m1", "--num_samples=3", "--max_new_tokens=12", "--prompt=abc").split("\n---------------\n")
     assert len(parts) == 4 and parts[-1] == ""
     assert all(part.startswith("abc") for part in parts[:3])
-    assert parts[0] == nanoscope.load("m1").generate("abc", num_samples=3, max_new_tokens=12)[0]
+    assert parts[0] == nanolens.load("m1").generate("abc", num_samples=3, max_new_tokens=12)[0]
 
 
 def test_several_runs_write_from_the_same_prompt_and_seed(capsys):
     text = said(capsys, "m1", "m2", "--prompt=abc", "--max_new_tokens=30")
-    one = nanoscope.load("m1").generate("abc", max_new_tokens=30)
-    two = nanoscope.load("m2").generate("abc", max_new_tokens=30)
+    one = nanolens.load("m1").generate("abc", max_new_tokens=30)
+    two = nanolens.load("m2").generate("abc", max_new_tokens=30)
     assert text == f"=== m1@20\n{one}\n=== m2@20\n{two}\n"
 
 
 def test_on_a_terminal_they_stand_side_by_side():
-    from nanoscope.present.table import side_by_side
+    from nanolens.present.table import side_by_side
 
     assert side_by_side(["m1@20", "m2@20"], ["one two\nthree", "four"], 17) == [
         "m1@20   │ m2@20",
@@ -102,12 +102,12 @@ def test_on_a_terminal_they_stand_side_by_side():
 
 def test_the_text_streams_piece_by_piece():
     pieces: list[str] = []
-    text = nanoscope.load("m1").generate("abc", max_new_tokens=30, on_text=pieces.append)
+    text = nanolens.load("m1").generate("abc", max_new_tokens=30, on_text=pieces.append)
     assert len(pieces) == 30 and "abc" + "".join(pieces) == text
 
 
 def test_what_a_model_writes_cannot_steer_the_terminal():
-    from nanoscope.cli.sample import _safe
+    from nanolens.cli.sample import _safe
 
     assert _safe("a\x1b[31mb\nc\td\x07") == "a·[31mb\nc\td·"
 
@@ -115,7 +115,7 @@ def test_what_a_model_writes_cannot_steer_the_terminal():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "error: which run?\n  fix: name one: nanoscope runs lists them\n"),
+        ([], "error: which run?\n  fix: name one: nanolens runs lists them\n"),
         (["m11"], "error: there is no run m11\n  fix: did you mean m1?\n"),
         (["m1@11"], "error: runs/m1 has no checkpoint of step 11\n  fix: it has 0, 10, 20\n"),
         (["m1", "--prompt=FILE:none.txt"], "error: there is no file none.txt\n  in: --prompt=FILE:none.txt\n"),
@@ -138,7 +138,7 @@ def test_a_character_outside_the_vocabulary_is_named(capsys):
 
 
 def test_the_run_is_there_as_columns():
-    run = nanoscope.Run("m1")
+    run = nanolens.Run("m1")
     assert list(run.steps.step) == list(range(1, 21))
     assert list(run.evals.step) == [0, 10, 20]
     assert run.evals.val[-1] < run.evals.val[0]
@@ -153,22 +153,22 @@ def test_training_from_python_gives_the_run(tmp_path, monkeypatch, capsys):
     make_data(tmp_path)
     settings = dict(word.removeprefix("--").split("=", 1) for word in SETTINGS) | {"max_iters": 6, "out_dir": "out"}
     seen: list = []
-    run = nanoscope.train("quickstart", quiet=True, listeners=[seen.append], **settings)
+    run = nanolens.train("quickstart", quiet=True, listeners=[seen.append], **settings)
     assert list(run.steps.step) == [1, 2, 3, 4, 5, 6]
     assert [event.step for event in seen if type(event).__name__ == "StepTaken"] == [1, 2, 3, 4, 5, 6]
     assert capsys.readouterr().out == ""
-    again = nanoscope.train("quickstart", quiet=True, **(settings | {"out_dir": "again"}))  # the name is still a function afterwards
+    again = nanolens.train("quickstart", quiet=True, **(settings | {"out_dir": "again"}))  # the name is still a function afterwards
     assert (again.steps.loss == run.steps.loss).all()
 
 
 def test_a_loop_that_is_not_ours_writes_the_same_record(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = nanoscope.start_run(config={"batch_size": 4, "block_size": 8})
+    folder = nanolens.start_run(config={"batch_size": 4, "block_size": 8})
     for step in range(1, 6):
-        nanoscope.log(step=step, loss=4.0 / step, lr=1e-3)
-    nanoscope.log(step=5, train_loss=0.9, val_loss=1.0)
-    nanoscope.end_run()
-    run = nanoscope.Run(folder)
+        nanolens.log(step=step, loss=4.0 / step, lr=1e-3)
+    nanolens.log(step=5, train_loss=0.9, val_loss=1.0)
+    nanolens.end_run()
+    run = nanolens.Run(folder)
     assert list(run.steps.loss) == [4.0, 2.0, 4.0 / 3, 1.0, 0.8]
     assert list(run.evals.val) == [1.0]
     assert main(["runs"]) == 0

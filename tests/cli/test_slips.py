@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.cli import main
+from nanolens.cli import main
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -29,15 +29,15 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         ("train quickstart --detach=maybe", "write --detach"),
         ("train quickstart --out_dir", "write --out_dir=VALUE"),
         ("train quickstart --view=film", "use one of live, lines"),
-        ("train input.txt", "to train on this text, prepare it with nanoscope prepare input.txt, and then nanoscope train --dataset=input"),
+        ("train input.txt", "to train on this text, prepare it with nanolens prepare input.txt, and then nanolens train --dataset=input"),
         ("train data/plays", "name the data with --dataset=data/plays"),
-        ("resume first", "did you mean nanoscope train --init_from=resume --out_dir=first?"),
-        ("generate first", "did you mean nanoscope sample first?"),
-        ("list", "did you mean nanoscope runs?"),
+        ("resume first", "did you mean nanolens train --init_from=resume --out_dir=first?"),
+        ("generate first", "did you mean nanolens sample first?"),
+        ("list", "did you mean nanolens runs?"),
         ("trian", "did you mean train?"),
-        ("sample first --temperature=hot", "see nanoscope sample --help"),
+        ("sample first --temperature=hot", "see nanolens sample --help"),
         ("send first --to=comet", "use one of tensorboard, wandb, trackio, mlflow"),
-        ("send first", "see nanoscope send --help"),
+        ("send first", "see nanolens send --help"),
         ("send nothing --to=tensorboard", "give a run folder, a name below runs/, the path of a log, or - for standard input"),
     ],
 )

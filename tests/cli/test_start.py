@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from nanoscope.cli import available, main
+from nanolens.cli import available, main
 
 READING = [name for name in ("explain", "diagnose", "compare", "plan", "runs") if name in available()]
 
 
 def call(*words: str) -> subprocess.CompletedProcess:
-    probe = "import sys\nfrom nanoscope.cli import main\ncode = main(sys.argv[1:])\nprint('TORCH' if 'torch' in sys.modules else 'light', file=sys.stderr)\nsys.exit(code)"
+    probe = "import sys\nfrom nanolens.cli import main\ncode = main(sys.argv[1:])\nprint('TORCH' if 'torch' in sys.modules else 'light', file=sys.stderr)\nsys.exit(code)"
     return subprocess.run([sys.executable, "-c", probe, *words], capture_output=True, text=True, timeout=60)
 
 
@@ -46,14 +46,14 @@ def test_help_answers_within_a_third_of_a_second_of_cpu_time():
     best = float("inf")
     for _ in range(3):
         before = spent()
-        subprocess.run([sys.executable, "-m", "nanoscope", "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, "-m", "nanolens", "--help"], capture_output=True, check=True)
         best = min(best, spent() - before)
     assert best < 0.3 * 3, f"{best:.2f} s of CPU time; the goal is 0.3 s, the test leaves threefold room for a busy machine"
 
 
 def test_an_unknown_command_names_the_nearest(capsys):
     assert main(["trian"]) == 2
-    assert capsys.readouterr().err == "error: nanoscope has no command trian\n  fix: did you mean train?\n"
+    assert capsys.readouterr().err == "error: nanolens has no command trian\n  fix: did you mean train?\n"
 
 
 def test_an_unknown_option_names_the_nearest(capsys):

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import SETTINGS, make_data, nanoscope
+from tiny import SETTINGS, make_data, nanolens
 
-from nanoscope.api.watchdog import certain_faults
-from nanoscope.cli import main
-from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, RUN_FILE, STOP_FILE
+from nanolens.api.watchdog import certain_faults
+from nanolens.cli import main
+from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, RUN_FILE, STOP_FILE
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def steps_in(run: Path) -> list[int]:
 
 
 def test_a_piped_run_prints_nanogpts_lines_and_ends_with_words(here: Path):
-    done = nanoscope("train", *SETTINGS, "--out_dir=out")
+    done = nanolens("train", *SETTINGS, "--out_dir=out")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("# nanoscope ") and "run=out" in lines[0] and "peak_origin='measured" in lines[0]
+    assert lines[0].startswith("# nanolens ") and "run=out" in lines[0] and "peak_origin='measured" in lines[0]
     assert [line.split(":")[0] for line in lines if re.match(r"(iter|step) ", line)] == [
         "step 0", "iter 0", "iter 5", "step 10", "iter 10", "iter 15", "step 20",
     ]  # fmt: skip
     assert "saving checkpoint to out" in lines
     words = "\n".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
     assert "out is done: 20 steps in " in words
-    assert "best val loss " in words and "At step 20 it writes" in words and "nanoscope sample out" in words
+    assert "best val loss " in words and "At step 20 it writes" in words and "nanolens sample out" in words
     assert steps_in(here / "out") == list(range(1, 21))
     assert done.stderr == ""
 
@@ -100,7 +100,7 @@ def test_without_out_dir_runs_are_numbered_and_listed(here: Path, capsys):
         (
             ["--init_from=resume", "--out_dir=nothing"],
             "error: there is nothing to resume: nothing holds no run\n  in: --out_dir=nothing\n"
-            "  fix: name the run with --out_dir=FOLDER (nanoscope runs lists them), or start afresh without --init_from=resume\n",
+            "  fix: name the run with --out_dir=FOLDER (nanolens runs lists them), or start afresh without --init_from=resume\n",
         ),
         (
             ["--out_dir=data/tiny/train.bin"],
@@ -143,7 +143,7 @@ def test_a_run_that_cannot_go_on_fails_with_its_reason_and_a_finding(here: Path,
     assert [line for line in lines if re.match(r"# the update after step \d was skipped: its (loss|gradient) was not finite", line)]
     assert [line for line in lines if line.startswith("# out failed at step ")]
     assert [line for line in lines if "(nan_divergence)" in line and "certain" in line]
-    assert lines[-2:] == ["#   nanoscope diagnose out", "#   nanoscope train --init_from=resume --out_dir=out"]
+    assert lines[-2:] == ["#   nanolens diagnose out", "#   nanolens train --init_from=resume --out_dir=out"]
     assert "nan_divergence" in dict(certain_faults(here / "out"))  # what would have been told, had the run gone on
 
 
@@ -231,9 +231,7 @@ def test_a_step_that_is_missing_from_the_record_is_found(here: Path, capsys):
 
 
 def started(words: list[str], here: Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "nanoscope", *words], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, "-m", "nanolens", *words], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def in_a_terminal(words: list[str], here: Path, rows: int, columns: int) -> tuple[subprocess.Popen, int]:
@@ -247,7 +245,7 @@ def in_a_terminal(words: list[str], here: Path, rows: int, columns: int) -> tupl
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     environ = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm-256color"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "nanoscope", *words], cwd=here, stdin=theirs, stdout=theirs, stderr=theirs, env=environ,
+        [sys.executable, "-m", "nanolens", *words], cwd=here, stdin=theirs, stdout=theirs, stderr=theirs, env=environ,
         start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )  # fmt: skip
     os.close(theirs)
@@ -291,25 +289,25 @@ def test_in_a_terminal_there_is_a_live_view_and_ctrl_c_saves(here: Path):
     process.wait(timeout=60)
     text = shown.text(until_closed=True)
     assert process.returncode == 130
-    assert "─" in text and "Ctrl-C saves and stops · from any terminal: nanoscope watch out" in text
+    assert "─" in text and "Ctrl-C saves and stops · from any terminal: nanolens watch out" in text
     after = text.rpartition("\x1b[?25h")[2]  # the cursor is back; what follows stays on the screen
     plain = re.sub(r"\x1b\[[0-9;]*m", "", after).replace("\r", "")
     found = re.search(r"^out was stopped and saved at step ([\d,]+), after ", plain, re.MULTILINE)
     assert found, plain
-    assert "  nanoscope train --init_from=resume --out_dir=out" in plain.splitlines()
+    assert "  nanolens train --init_from=resume --out_dir=out" in plain.splitlines()
     assert (here / "out" / "checkpoints" / f"step-{int(found[1].replace(',', '')):06d}").is_dir()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sessions are others there")
 def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys):
-    done = nanoscope("train", *SETTINGS, "--max_iters=1000000", "--detach", cwd=here)
+    done = nanolens("train", *SETTINGS, "--max_iters=1000000", "--detach", cwd=here)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     found = re.fullmatch(r"training goes on in the background as process (\d+)", lines[0])
     assert found, done.stdout
     assert lines[1:] == [
-        "  look:  nanoscope watch runs/quickstart-1",
-        "  stop:  nanoscope stop runs/quickstart-1",
+        "  look:  nanolens watch runs/quickstart-1",
+        "  stop:  nanolens stop runs/quickstart-1",
         f"  lines: {Path('runs/quickstart-1') / OUTPUT_FILE}",
     ]
     pid = int(found[1])
@@ -325,15 +323,15 @@ def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys
         assert main(["stop", "quickstart-1"]) == 0
         said = capsys.readouterr().out.splitlines()
         found = re.fullmatch(r"quickstart-1 has stopped; step ([\d,]+) is saved", said[0])
-        assert found and said[1] == "go on with nanoscope train --init_from=resume --out_dir=runs/quickstart-1"
+        assert found and said[1] == "go on with nanolens train --init_from=resume --out_dir=runs/quickstart-1"
         assert not (run / STOP_FILE).exists()
         out, err = watching.communicate(timeout=60)  # ends by itself, when the run does
         assert watching.returncode == 0, err
-        assert out.startswith("# nanoscope ") and "iter 0: loss " in out and "quickstart-1 was stopped and saved at step " in out
+        assert out.startswith("# nanolens ") and "iter 0: loss " in out and "quickstart-1 was stopped and saved at step " in out
         assert "iter 0: loss " in (run / OUTPUT_FILE).read_text()
         assert main(["stop", "quickstart-1"]) == 1
         assert capsys.readouterr().err == (
-            "error: runs/quickstart-1 is not being trained now\n  fix: nanoscope runs tells the state of each run\n"
+            "error: runs/quickstart-1 is not being trained now\n  fix: nanolens runs tells the state of each run\n"
         )
     finally:
         if (run / "running.json").exists():
@@ -341,7 +339,7 @@ def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys
 
 
 def test_a_detached_run_that_cannot_start_says_why_at_once(here: Path):
-    done = nanoscope("train", *SETTINGS, "--dataset=nowhere", "--detach", cwd=here)
+    done = nanolens("train", *SETTINGS, "--dataset=nowhere", "--detach", cwd=here)
     assert done.returncode == 1
     assert done.stderr.startswith("error: there is no dataset nowhere\n")
     assert not list(here.glob("runs/*"))
@@ -350,11 +348,11 @@ def test_a_detached_run_that_cannot_start_says_why_at_once(here: Path):
 def test_any_trainer_behind_two_dashes_is_echoed_recorded_and_summed_up(here: Path, capsys):
     lines = "".join(f"iter {k}: loss {4.0 - k / 20:.4f}, time 30.00ms, mfu 1.00%\n" for k in range(40))
     Path("theirs.py").write_text(f"import sys\nprint({lines!r}, end='')\nsys.exit(int(sys.argv[1].removeprefix('--exit-with=')))\n")
-    done = nanoscope("watch", "--", sys.executable, "theirs.py", "--exit-with=3", cwd=here)
+    done = nanolens("watch", "--", sys.executable, "theirs.py", "--exit-with=3", cwd=here)
     assert done.returncode == 3
     assert done.stdout == lines
     said = done.stderr.splitlines()
     assert said[0].endswith("is recorded in runs/theirs-1")
-    assert "# theirs-1 failed at step 40" in done.stderr and said[-2:][0] == "#   nanoscope diagnose theirs-1"
+    assert "# theirs-1 failed at step 40" in done.stderr and said[-2:][0] == "#   nanolens diagnose theirs-1"
     assert main(["runs"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["theirs-1", "failed", "40"]

@@ -1,4 +1,4 @@
-"""`nanoscope tune`, and the `--batch_size=auto` that takes its answer."""
+"""`nanolens tune`, and the `--batch_size=auto` that takes its answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny import SETTINGS, make_data
 
-from nanoscope.cli import main
+from nanolens.cli import main
 
 
 @pytest.fixture(autouse=True)

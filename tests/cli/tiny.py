@@ -30,6 +30,6 @@ def make_data(folder: Path, seed: int = 0) -> None:
     (data / "meta.pkl").write_bytes(pickle.dumps(names))
 
 
-def nanoscope(*words: str, **options) -> subprocess.CompletedProcess:
+def nanolens(*words: str, **options) -> subprocess.CompletedProcess:
     """The command in a process of its own, as a user would start it."""
-    return subprocess.run([sys.executable, "-m", "nanoscope", *words], capture_output=True, text=True, timeout=100, **options)
+    return subprocess.run([sys.executable, "-m", "nanolens", *words], capture_output=True, text=True, timeout=100, **options)

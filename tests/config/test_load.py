@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.config.fields import Config, settings
-from nanoscope.config.load import load, read_foreign
-from nanoscope.config.preset import named_preset, preset_names
-from nanoscope.errors import UserError
-from nanoscope.present.words import say
+from nanolens.config.fields import Config, settings
+from nanolens.config.load import load, read_foreign
+from nanolens.config.preset import named_preset, preset_names
+from nanolens.errors import UserError
+from nanolens.present.words import say
 
 NANOGPT_NAMES = """out_dir eval_interval log_interval eval_iters eval_only always_save_checkpoint init_from wandb_log wandb_project wandb_run_name
     dataset gradient_accumulation_steps batch_size block_size n_layer n_head n_embd dropout bias learning_rate max_iters weight_decay beta1 beta2
@@ -124,7 +124,7 @@ def test_a_missing_or_broken_file_is_one_clear_error(tmp_path: Path):
     assert "is not valid TOML" in faults(str(tmp_path / "bad.toml"))[0]
 
 
-def test_a_foreign_config_keeps_keys_that_nanoscope_has_not(tmp_path: Path):
+def test_a_foreign_config_keeps_keys_that_nanolens_has_not(tmp_path: Path):
     file = tmp_path / "known.toml"
     file.write_text("rotary = true  # the 125M one\nn_embd = 384\n")
     read = read_foreign(file)
@@ -147,12 +147,12 @@ def test_no_command_line_raises_anything_but_a_user_error(overrides: list[tuple[
     )
 )
 def test_no_values_in_a_file_raise_anything_but_a_user_error(values: dict[str, object]):
-    from nanoscope.config.load import _Draft
+    from nanolens.config.load import _Draft
 
     draft = _Draft()
     for key, value in values.items():
         draft.take(key, value, "file")
-    from nanoscope.config.check import faults_in
+    from nanolens.config.check import faults_in
 
     config = Config(**draft.values)  # type: ignore[arg-type]
     list(faults_in(config, draft.came_from, ignore=draft.faulty))

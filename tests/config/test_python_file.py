@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.config.load import load
-from nanoscope.config.python_file import read_python
-from nanoscope.errors import UserError
-from nanoscope.present.words import say
+from nanolens.config.load import load
+from nanolens.config.python_file import read_python
+from nanolens.errors import UserError
+from nanolens.present.words import say
 
 
 def test_literals_arithmetic_and_earlier_names_are_understood():
@@ -31,8 +31,8 @@ def test_a_file_in_the_manner_of_nanogpt_loads_on_its_defaults(tmp_path: Path):
     assert loaded.came_from["max_iters"] == "finetune.py line 9"
     assert (loaded.config.arch, loaded.config.n_layer, loaded.config.learning_rate) == ("gpt2", 12, 6e-4)
     assert [say(note) for note in loaded.notes] == [
-        "finetune.py line 2: an import was passed over: nanoscope reads config files and does not run them",
-        "finetune.py line 5: wandb_run_name is computed by code, which nanoscope does not run",
+        "finetune.py line 2: an import was passed over: nanolens reads config files and does not run them",
+        "finetune.py line 5: wandb_run_name is computed by code, which nanolens does not run",
     ]
 
 
@@ -43,9 +43,9 @@ def test_a_setting_that_matters_and_is_computed_is_a_fault_with_its_line(tmp_pat
         load(str(file))
     told = [(say(fault.what), say(fault.where)) for fault in raised.value.faults]
     assert told == [
-        ("batch_size is set by code, and nanoscope does not run config files", "clever.py line 2"),
-        ("n_layer is set by code, and nanoscope does not run config files", "clever.py line 3"),
-        ("dropout is set by code, and nanoscope does not run config files", "clever.py line 5"),
+        ("batch_size is set by code, and nanolens does not run config files", "clever.py line 2"),
+        ("n_layer is set by code, and nanolens does not run config files", "clever.py line 3"),
+        ("dropout is set by code, and nanolens does not run config files", "clever.py line 5"),
     ]
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.data.batches import NanoGPTOrder, Shuffled, eval_windows, gather, whole_split
-from nanoscope.errors import UserError
+from nanolens.data.batches import NanoGPTOrder, Shuffled, eval_windows, gather, whole_split
+from nanolens.errors import UserError
 
 TOKENS = np.arange(10_007, dtype=np.uint16)  # each token says where it stands
 

@@ -16,18 +16,18 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from nanoscope.data import corpora, hub
-from nanoscope.data.corpora import CORPORA, Download, fetch, find_corpus
-from nanoscope.data.pydocs import pydocs_as_jsonl
-from nanoscope.data.store import open_dataset
-from nanoscope.errors import UserError
-from nanoscope.present.words import say
+from nanolens.data import corpora, hub
+from nanolens.data.corpora import CORPORA, Download, fetch, find_corpus
+from nanolens.data.pydocs import pydocs_as_jsonl
+from nanolens.data.store import open_dataset
+from nanolens.errors import UserError
+from nanolens.present.words import say
 
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch) -> Path:
-    monkeypatch.setenv("NANOSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("NANOSCOPE_DATA", raising=False)
+    monkeypatch.setenv("NANOLENS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("NANOLENS_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "cache"
 
@@ -63,7 +63,7 @@ def test_the_built_in_corpus_is_large_enough_plain_and_mostly_words(pydocs: byte
 def test_it_is_the_same_in_another_process_and_making_it_imports_nothing_that_it_reads(pydocs: bytes):
     code = """
 import hashlib, sys
-from nanoscope.data.pydocs import pydocs_as_jsonl
+from nanolens.data.pydocs import pydocs_as_jsonl
 print(hashlib.sha256(pydocs_as_jsonl()).hexdigest(), *({"turtle", "this", "antigravity", "doctest"} & set(sys.modules)))
 """
     found = subprocess.run(
@@ -93,7 +93,7 @@ def test_the_folder_of_the_user_comes_before_the_cache_and_the_network(empty_cac
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "x.txt").write_bytes(payload)
-    monkeypatch.setenv("NANOSCOPE_DATA", str(mine))
+    monkeypatch.setenv("NANOLENS_DATA", str(mine))
     assert corpora._downloaded(download, "x", lambda *_: None) == mine / "x.txt"
     (mine / "x.txt").write_bytes(b"something else")  # not what it should be: not used
     (empty_cache / "corpora").mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_offline_says_what_to_do(empty_cache: Path, offline):
         open_dataset("shakespeare_char")
     (found,) = caught.value.faults
     assert say(found.what) == "shakespeare_char is not on this machine and could not be fetched: no network here"
-    assert "tinyshakespeare.txt" in say(found.fix) and "NANOSCOPE_DATA" in say(found.fix) and "pydocs" in say(found.fix)
+    assert "tinyshakespeare.txt" in say(found.fix) and "NANOLENS_DATA" in say(found.fix) and "pydocs" in say(found.fix)
 
 
 def test_a_download_is_checked_and_kept(empty_cache: Path, monkeypatch):
@@ -130,12 +130,12 @@ def test_a_download_that_is_something_else_is_refused_and_not_kept(empty_cache: 
 
 
 def test_shakespeare_is_nanogpts(empty_cache: Path, shakespeare: Path, monkeypatch):
-    monkeypatch.setenv("NANOSCOPE_DATA", str(shakespeare.parent))
+    monkeypatch.setenv("NANOLENS_DATA", str(shakespeare.parent))
     char, bpe = open_dataset("shakespeare-char"), open_dataset("shakespeare")
     assert (len(char.train), len(char.val), char.vocab_size) == (1_003_854, 111_540, 65)
     assert (len(bpe.train), len(bpe.val), bpe.vocab_size) == (301_966, 36_059, 50_257)
     assert char.facts["bigram_nats"] == pytest.approx(2.45, abs=0.01)
-    monkeypatch.delenv("NANOSCOPE_DATA")
+    monkeypatch.delenv("NANOLENS_DATA")
     assert open_dataset("shakespeare_char").fingerprint == char.fingerprint, "prepared once, it needs its text no more"
 
 
@@ -226,7 +226,7 @@ def test_the_users_own_parquet_files_come_first(empty_cache: Path, monkeypatch, 
     own = tmp_path / "mine" / "fineweb-edu"
     own.mkdir(parents=True)
     (own / "a.parquet").write_bytes(SHARDS["sample/10BT/000_00000.parquet"])
-    monkeypatch.setenv("NANOSCOPE_DATA", str(tmp_path / "mine"))
+    monkeypatch.setenv("NANOLENS_DATA", str(tmp_path / "mine"))
     monkeypatch.setattr(hub, "require", lambda module, extra: pytest.fail("asked the hub"))
     assert fetch(CORPORA["fineweb-edu"]) == [own / "a.parquet"]
 
@@ -237,5 +237,5 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(empty_cache: Path, monkeyp
     monkeypatch.setattr(hub, "require", lambda module, extra: fake)
     with pytest.raises(UserError) as caught:
         fetch(CORPORA["openwebtext"])
-    assert "no route" in say(caught.value.faults[0].what) and "$NANOSCOPE_DATA/openwebtext" in say(caught.value.faults[0].fix)
+    assert "no route" in say(caught.value.faults[0].what) and "$NANOLENS_DATA/openwebtext" in say(caught.value.faults[0].fix)
     assert np.all([corpus.name for corpus in CORPORA.values()])

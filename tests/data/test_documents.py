@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from texts import PIECES, utf8_text
 
-from nanoscope.data.documents import LONG_BYTES, Documents, Piece, first_cut, in_batches, last_cut, pack, packed, pieces
-from nanoscope.data.tokenizers import GPT2Tokenizer
-from nanoscope.data.train_bpe import train_bpe
+from nanolens.data.documents import LONG_BYTES, Documents, Piece, first_cut, in_batches, last_cut, pack, packed, pieces
+from nanolens.data.tokenizers import GPT2Tokenizer
+from nanolens.data.train_bpe import train_bpe
 
 TOKENIZERS = [GPT2Tokenizer(), train_bpe(["".join(PIECES) * 3, "the cat sat on the mat " * 9], 400)]
 

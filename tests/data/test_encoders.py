@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from texts import utf8_text
 
-from nanoscope.data import encoders
-from nanoscope.data.documents import pack
-from nanoscope.data.encoders import CharEncoder, GigatokenEncoder, ProcessEncoder, TiktokenEncoder, encoder_for
-from nanoscope.data.tokenizers import CharTokenizer, GPT2Tokenizer
-from nanoscope.data.train_bpe import train_bpe
-from nanoscope.errors import UserError
+from nanolens.data import encoders
+from nanolens.data.documents import pack
+from nanolens.data.encoders import CharEncoder, GigatokenEncoder, ProcessEncoder, TiktokenEncoder, encoder_for
+from nanolens.data.tokenizers import CharTokenizer, GPT2Tokenizer
+from nanolens.data.train_bpe import train_bpe
+from nanolens.errors import UserError
 
 GPT2 = GPT2Tokenizer()
 needs_gigatoken = pytest.mark.skipif(importlib.util.find_spec("gigatoken") is None, reason="gigatoken is not installed")
@@ -98,7 +98,7 @@ def test_the_encoder_is_chosen_with_a_reason(monkeypatch):
     monkeypatch.setattr(encoders.importlib.util, "find_spec", lambda name: None)
     slow = encoder_for(GPT2, 10**9, 1)
     slow.close()
-    assert isinstance(slow, ProcessEncoder) and "nanoscope[fast]" in slow.because
+    assert isinstance(slow, ProcessEncoder) and "nanolens[fast]" in slow.because
 
 
 @needs_gigatoken
@@ -108,7 +108,7 @@ def test_another_gigatoken_is_not_used_and_that_is_said(monkeypatch):
     monkeypatch.delattr(gigatoken.gigatoken_rs, "PadTruncate")
     slow = encoder_for(GPT2, 10**9, 1)
     slow.close()
-    assert slow.name == "tiktoken" and "not one that nanoscope knows" in slow.because
+    assert slow.name == "tiktoken" and "not one that nanolens knows" in slow.because
 
 
 def test_ids_are_whole_arrays_without_documents_bounds_lost():

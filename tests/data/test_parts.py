@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.cli import main
-from nanoscope.data.parts import PartOf, files_of
-from nanoscope.data.prepare import prepare
-from nanoscope.data.sources import find_files
-from nanoscope.errors import UserError
+from nanolens.cli import main
+from nanolens.data.parts import PartOf, files_of
+from nanolens.data.prepare import prepare
+from nanolens.data.sources import find_files
+from nanolens.errors import UserError
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from nanoscope import files
-from nanoscope.data import documents, encoders, hashing, job, pipeline, read_parquet, read_text
-from nanoscope.data import prepare as preparing
-from nanoscope.data.prepare import Progress, prepare
-from nanoscope.data.sidecar import INDEX
-from nanoscope.data.store import open_folder
-from nanoscope.data.tokenizers import GPT2Tokenizer, tokenizer_from_files
-from nanoscope.errors import UserError
+from nanolens import files
+from nanolens.data import documents, encoders, hashing, job, pipeline, read_parquet, read_text
+from nanolens.data import prepare as preparing
+from nanolens.data.prepare import Progress, prepare
+from nanolens.data.sidecar import INDEX
+from nanolens.data.store import open_folder
+from nanolens.data.tokenizers import GPT2Tokenizer, tokenizer_from_files
+from nanolens.errors import UserError
 
 GPT2 = GPT2Tokenizer()
 
@@ -218,7 +218,7 @@ def test_repeated_documents_are_reported_and_never_stand_on_both_sides(tmp_path:
 
 def test_documents_on_both_sides_would_be_reported_with_their_share(tmp_path: Path, monkeypatch):
     """The rule makes it impossible; the report must not rely on that."""
-    from nanoscope.data.split import ByHash
+    from nanolens.data.split import ByHash
 
     monkeypatch.setattr(ByHash, "is_val", lambda self, keys: np.arange(len(keys)) % 10 == 9)
     texts = corpus(100)
@@ -362,7 +362,7 @@ def test_a_folder_of_somebody_else_is_not_touched(tmp_path: Path):
     (tmp_path / "x.txt").write_text("hello " * 100)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="something that nanoscope did not prepare"):
+    with pytest.raises(UserError, match="something that nanolens did not prepare"):
         prepare([tmp_path / "x.txt"], "char", tmp_path / "out")
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
 
@@ -385,7 +385,7 @@ def test_a_signal_leaves_nothing_half_written(tmp_path: Path, number: int, code:
     slow = prepare([some], "bpe", tmp_path / "slow", vocab_size=260).folder  # tiktoken, in processes of its own
     path = tmp_path / "x.jsonl"
     path.write_bytes(some.read_bytes() * 150)
-    command = [sys.executable, "-m", "nanoscope", "prepare", str(path), f"--tokenizer={slow}", "--out=data/out"]
+    command = [sys.executable, "-m", "nanolens", "prepare", str(path), f"--tokenizer={slow}", "--out=data/out"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""`nanoscope prepare` as a user types it."""
+"""`nanolens prepare` as a user types it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.cli import main
-from nanoscope.data.prepare import Progress
-from nanoscope.data.store import open_dataset
+from nanolens.cli import main
+from nanolens.data.prepare import Progress
+from nanolens.data.store import open_dataset
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_text_file_becomes_a_dataset_that_train_finds(here: Path, capsys):
     assert said.startswith("data/novel is made: 11.8 kB read in ")
     assert "  train: 10,620 tokens, documents: 1\n  val: 1,180 tokens, documents: 1\n" in said
     assert "chosen: tokenizer = char, because the sources have 11,800 bytes" in said
-    assert said.endswith("next: nanoscope train --dataset=novel\n")
+    assert said.endswith("next: nanolens train --dataset=novel\n")
     assert open_dataset("novel").tokenizer.kind == "char"
 
 
@@ -50,7 +50,7 @@ def test_every_option_at_once_with_dashes_or_underscores(here: Path, capsys):
     assert main(["prepare", "books.jsonl", "novel.txt", *options]) == 0
     said = capsys.readouterr().out
     assert "1 damaged rows or files were left out:\n    books.jsonl line 201: " in said
-    assert "tokenizer bpe, 300 tokens" in said and "next: nanoscope train --dataset=somewhere/else" in said
+    assert "tokenizer bpe, 300 tokens" in said and "next: nanolens train --dataset=somewhere/else" in said
     about = json.loads(Path("somewhere/else/dataset.json").read_text())
     assert about["settings"]["dedup"] == "exact" and about["facts"]["documents"] == 201
 
@@ -86,7 +86,7 @@ def test_mistakes_go_to_stderr_without_a_traceback(here: Path, capsys, words: li
 
 
 def test_a_pipe_gets_a_line_now_and_then(capsys, monkeypatch):
-    from nanoscope.cli import prepare as command
+    from nanolens.cli import prepare as command
 
     monkeypatch.setattr(command._Lines, "EVERY_S", 0.0)
     with command.shown_progress("en") as told:
@@ -100,8 +100,8 @@ def test_a_pipe_gets_a_line_now_and_then(capsys, monkeypatch):
 def test_a_terminal_gets_a_bar_with_rate_and_time_left(here: Path):
     code = """
 import time
-from nanoscope.cli.prepare import shown_progress
-from nanoscope.data.prepare import Progress
+from nanolens.cli.prepare import shown_progress
+from nanolens.data.prepare import Progress
 with shown_progress("en") as told:
     for done in range(0, 11):
         told(Progress("encode", done * 10**7, 10**8, done * 5, done * 10**6))

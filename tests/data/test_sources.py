@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import utf8_text
 
-from nanoscope.data import read_text
-from nanoscope.data.documents import LONG_BYTES, Damaged, Documents
-from nanoscope.data.read_text import blocks_of, count_characters
-from nanoscope.data.sources import find_files, read_documents
-from nanoscope.errors import UserError
+from nanolens.data import read_text
+from nanolens.data.documents import LONG_BYTES, Damaged, Documents
+from nanolens.data.read_text import blocks_of, count_characters
+from nanolens.data.sources import find_files, read_documents
+from nanolens.errors import UserError
 
 TEXTS = ["first document", "दूसरा\nदस्तावेज़", "third <|endoftext|> one", "x"]
 

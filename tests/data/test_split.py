@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.data.documents import Piece, pack
-from nanoscope.data.hashing import KEY_BYTES, hash_of, hashes_of, split_keys
-from nanoscope.data.split import AtCharacter, ByHash, choose, cut_at_character, fits
+from nanolens.data.documents import Piece, pack
+from nanolens.data.hashing import KEY_BYTES, hash_of, hashes_of, split_keys
+from nanolens.data.split import AtCharacter, ByHash, choose, cut_at_character, fits
 
 
 def test_the_share_is_kept_and_a_smaller_one_is_part_of_a_larger():

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanoscope.data.prepare import prepare
-from nanoscope.data.store import open_dataset, open_folder
-from nanoscope.data.tokenizers import GPT2Tokenizer
-from nanoscope.errors import UserError
-from nanoscope.present.words import say
+from nanolens.data.prepare import prepare
+from nanolens.data.store import open_dataset, open_folder
+from nanolens.data.tokenizers import GPT2Tokenizer
+from nanolens.errors import UserError
+from nanolens.present.words import say
 
 TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 60
 
@@ -122,11 +122,11 @@ def test_damaged_folders_are_told(here: Path):
     damaged(lambda: (folder / "val.bin").write_bytes(b"123"), "has 3 bytes, which are not whole tokens of 2 bytes")
     damaged(lambda: (folder / "val.bin").write_bytes(b""), "has 0 bytes")
     damaged(lambda: (folder / "train.bin").write_bytes(b"1234"), "the train split has 2 tokens and should have")
-    damaged(lambda: (folder / "tokenizer.nanoscope.json").unlink(), "there is no tokenizer here")
+    damaged(lambda: (folder / "tokenizer.nanolens.json").unlink(), "there is no tokenizer here")
     about = json.loads((folder / "dataset.json").read_text())
-    damaged(lambda: (folder / "dataset.json").write_text(json.dumps(about | {"format": 99})), "prepared by a newer nanoscope")
+    damaged(lambda: (folder / "dataset.json").write_text(json.dumps(about | {"format": 99})), "prepared by a newer nanolens")
     other = prepare([here / "x.txt"], "bpe", here / "other", vocab_size=300).folder
-    damaged(lambda: shutil.copy(other / "tokenizer.nanoscope.json", folder), "is not the one that its tokens were made with")
+    damaged(lambda: shutil.copy(other / "tokenizer.nanolens.json", folder), "is not the one that its tokens were made with")
 
 
 def test_names_are_looked_for_as_folders_then_below_data_then_as_corpora(here: Path):
@@ -144,7 +144,7 @@ def test_a_wrong_name_gets_the_nearest_and_raw_text_the_command(here: Path):
     for name, fix in (
         ("mybok", "did you mean mybook?"),
         ("shakespear_char", "did you mean shakespeare_char?"),
-        ("novel.txt", "run nanoscope prepare novel.txt first"),
+        ("novel.txt", "run nanolens prepare novel.txt first"),
     ):
         with pytest.raises(UserError) as caught:
             open_dataset(name)

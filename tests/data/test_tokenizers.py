@@ -14,12 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from texts import any_text, utf8_text
 
-from nanoscope.data import gpt2
-from nanoscope.data.gpt2 import as_tiktoken_file, gpt2_ranks
-from nanoscope.data.tokenizers import TOKENIZER_FILE, CharTokenizer, GPT2Tokenizer, OwnBPETokenizer, cut_long_runs, tokenizer_from_files
-from nanoscope.data.train_bpe import train_bpe
-from nanoscope.errors import UserError
-from nanoscope.present.words import say
+from nanolens.data import gpt2
+from nanolens.data.gpt2 import as_tiktoken_file, gpt2_ranks
+from nanolens.data.tokenizers import TOKENIZER_FILE, CharTokenizer, GPT2Tokenizer, OwnBPETokenizer, cut_long_runs, tokenizer_from_files
+from nanolens.data.train_bpe import train_bpe
+from nanolens.errors import UserError
+from nanolens.present.words import say
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.data import unpickle
-from nanoscope.data.unpickle import Refused, plain_value, read_plain_pickle
-from nanoscope.errors import UserError
+from nanolens.data import unpickle
+from nanolens.data.unpickle import Refused, plain_value, read_plain_pickle
+from nanolens.errors import UserError
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nanoscope.analysis.case import Case
-from nanoscope.interop.logs import read_log
+from nanolens.analysis.case import Case
+from nanolens.interop.logs import read_log
 
 
 @dataclass(frozen=True)

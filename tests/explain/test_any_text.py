@@ -6,12 +6,12 @@ from given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanoscope.analysis.case import Case
-from nanoscope.analysis.explain import explain
-from nanoscope.errors import UserError
-from nanoscope.interop.logs import read_log
-from nanoscope.present import markdown, text
-from nanoscope.present.document import explanation as as_data
+from nanolens.analysis.case import Case
+from nanolens.analysis.explain import explain
+from nanolens.errors import UserError
+from nanolens.interop.logs import read_log
+from nanolens.present import markdown, text
+from nanolens.present.document import explanation as as_data
 
 LOGS = st.sampled_from([SHAKESPEARE, FINEWEB, EVERY_500TH])
 NUMBERS = st.sampled_from(["nan", "inf", "-1", "0", "1e300", "99999999999999999999", "0.0000", "1.5"])

@@ -1,4 +1,4 @@
-"""nanoscope explain, as a user calls it."""
+"""nanolens explain, as a user calls it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from given_logs import EVERY_500TH, SHAKESPEARE, long_log
 
-from nanoscope.cli import main
+from nanolens.cli import main
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_mistakes_are_answered_with_the_way_out(capsys: pytest.CaptureFixture[st
 
 
 def _piped(text: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "nanoscope", "explain", "-"], input=text, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "nanolens", "explain", "-"], input=text, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -110,7 +110,7 @@ def test_a_pipe_that_is_already_full_is_explained_like_a_file(capsys: pytest.Cap
 
 def test_a_pipe_is_explained_while_it_is_still_growing() -> None:
     lines = long_log(600).splitlines(keepends=True)
-    command = [sys.executable, "-m", "nanoscope", "explain", "-"]
+    command = [sys.executable, "-m", "nanolens", "explain", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None and child.stdout is not None
         child.stdin.write("".join(lines[:30]))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from given_logs import SHAKESPEARE, long_log
 
-from nanoscope.analysis.case import Case
-from nanoscope.analysis.explain import explain, explain_arrived
-from nanoscope.analysis.explain.pick import SHORT
-from nanoscope.interop.logs import read_log
-from nanoscope.present.words import say
-from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
+from nanolens.analysis.case import Case
+from nanolens.analysis.explain import explain, explain_arrived
+from nanolens.analysis.explain.pick import SHORT
+from nanolens.interop.logs import read_log
+from nanolens.present.words import say
+from nanolens.record.run import Known, Run, Words, evals_from, steps_from
 
 
 def words_of(case: Case) -> list[str]:
@@ -104,7 +104,7 @@ def test_a_million_updates_take_no_longer_than_a_few_seconds() -> None:
     )  # fmt: skip
     at = np.arange(0, count, 1000)
     evals = evals_from({"step": at, "line": at, "printed": at, "train": np.full(1000, 3.0), "val": np.full(1000, 3.1)}, 1000)
-    case = Case(Run("long", Words("nanoscope", "mean", "step_only", 1), steps, evals))
+    case = Case(Run("long", Words("nanolens", "mean", "step_only", 1), steps, evals))
     started_at_s = time.process_time()
     explained = explain(case)
     assert len(explained.lines) <= SHORT

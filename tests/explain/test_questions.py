@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 
-from nanoscope.analysis.diagnose import diagnose
-from nanoscope.analysis.explain import explain
-from nanoscope.present import text
+from nanolens.analysis.diagnose import diagnose
+from nanolens.analysis.explain import explain
+from nanolens.present import text
 
 
 def answer(log: GivenLog, lang: str = "en") -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nanoscope.analysis.case import Case
-from nanoscope.analysis.story import story
-from nanoscope.interop.logs import read_log
-from nanoscope.present.words import say
+from nanolens.analysis.case import Case
+from nanolens.analysis.story import story
+from nanolens.interop.logs import read_log
+from nanolens.present.words import say
 
 
 def told(log: str, codes: Collection[str] = (), **config: object) -> dict[str, str]:

@@ -239,9 +239,9 @@ def _(folder: Path) -> Path:
 def _(folder: Path) -> Path:
     import torch
 
-    from nanoscope.config.fields import Config
-    from nanoscope.interop.gpt2_names import to_theirs
-    from nanoscope.model import build
+    from nanolens.config.fields import Config
+    from nanolens.interop.gpt2_names import to_theirs
+    from nanolens.model import build
 
     sizes = {key: value for key, value in SHAPE.items() if key != "vocab_size"}
     model = {to_theirs(name): tensor.detach() for name, tensor in build(Config(**sizes), 17).named_parameters()}
@@ -303,8 +303,8 @@ def _(folder: Path) -> Path:
 
 
 def import_all(folder: Path) -> int:
-    from nanoscope.api.importing import import_model
-    from nanoscope.errors import UserError
+    from nanolens.api.importing import import_model
+    from nanolens.errors import UserError
 
     passed = 0
     for number, (name, make) in enumerate(PAYLOADS.items()):

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from nanoscope.config.fields import Config
-from nanoscope.data.store import Dataset
-from nanoscope.data.tokenizers import CharTokenizer, GPT2Tokenizer, Tokenizer
-from nanoscope.model import build
-from nanoscope.record.write import Recorder
-from nanoscope.train.loop import train
+from nanolens.config.fields import Config
+from nanolens.data.store import Dataset
+from nanolens.data.tokenizers import CharTokenizer, GPT2Tokenizer, Tokenizer
+from nanolens.model import build
+from nanolens.record.write import Recorder
+from nanolens.train.loop import train
 
 TEXT = (
     "The doors of the house stand open; whoever comes may bring 12 apples, 345 pears or 6789 words.\n"
@@ -36,7 +36,7 @@ def tokenizer(kind: str) -> Tokenizer:
         return CharTokenizer(sorted(set(TEXT)))
     if kind == "gpt2":
         return GPT2Tokenizer()
-    from nanoscope.data import gpt2, train_bpe
+    from nanolens.data import gpt2, train_bpe
 
     return train_bpe.train_bpe([TEXT], 400, gpt2.PATTERN if kind == "bpe-gpt2" else train_bpe.PATTERN)
 

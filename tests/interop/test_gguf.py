@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from nanoscope.api.exporting import export_model
-from nanoscope.api.model import load
-from nanoscope.checkpoint import tensors_of
-from nanoscope.errors import UserError
-from nanoscope.interop.gguf_out import escaped, faults_of, write_gguf
-from nanoscope.model.generate import Taste, generate
-from nanoscope.model.loss import logits_of
+from nanolens.api.exporting import export_model
+from nanolens.api.model import load
+from nanolens.checkpoint import tensors_of
+from nanolens.errors import UserError
+from nanolens.interop.gguf_out import escaped, faults_of, write_gguf
+from nanolens.model.generate import Taste, generate
+from nanolens.model.loss import logits_of
 
 from .made_models import SHAPE, TEXT, made_run, random_model, tokenizer
 

@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
-from nanoscope.checkpoint.load import fill
-from nanoscope.config.fields import Config
-from nanoscope.data.tokenizers import CharTokenizer
-from nanoscope.errors import UserError
-from nanoscope.interop.fitting import fit
-from nanoscope.interop.hf_in import hugging_face_folder, read_hugging_face
-from nanoscope.message import msg
-from nanoscope.model import build
+from nanolens.checkpoint.load import fill
+from nanolens.config.fields import Config
+from nanolens.data.tokenizers import CharTokenizer
+from nanolens.errors import UserError
+from nanolens.interop.fitting import fit
+from nanolens.interop.hf_in import hugging_face_folder, read_hugging_face
+from nanolens.message import msg
+from nanolens.model import build
 
 LAYERS, HEADS, WIDTH, CONTEXT, VOCAB = 2, 2, 8, 16, 11
 
@@ -116,7 +116,7 @@ def test_a_model_that_ours_cannot_be_is_refused_with_all_reasons(folder: Path):
         read_hugging_face(folder)
     assert len(raised.value.faults) == 4 and "relu" in str(raised.value)
     (folder / "config.json").write_text(json.dumps({**about, "model_type": "llama"}))
-    with pytest.raises(UserError, match="llama is not one that nanoscope has"):
+    with pytest.raises(UserError, match="llama is not one that nanolens has"):
         read_hugging_face(folder)
 
 

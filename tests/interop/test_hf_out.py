@@ -11,14 +11,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanoscope.api.exporting import export_model
-from nanoscope.api.importing import import_model
-from nanoscope.api.model import load
-from nanoscope.checkpoint import tensors_of
-from nanoscope.errors import UserError
-from nanoscope.interop.hf_in import read_hugging_face
-from nanoscope.interop.hf_out import write_hugging_face
-from nanoscope.interop.hf_tokenizer import read_tokenizer, tokenizer_files
+from nanolens.api.exporting import export_model
+from nanolens.api.importing import import_model
+from nanolens.api.model import load
+from nanolens.checkpoint import tensors_of
+from nanolens.errors import UserError
+from nanolens.interop.hf_in import read_hugging_face
+from nanolens.interop.hf_out import write_hugging_face
+from nanolens.interop.hf_tokenizer import read_tokenizer, tokenizer_files
 
 from .made_models import SHAPE, TEXT, TOKENIZERS, made_run, random_model, tokenizer
 
@@ -143,12 +143,12 @@ def test_nothing_is_replaced_unasked_and_nothing_is_left_half_written(run: Path,
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nanoscope.interop.hf_out.tokenizer_files", full)
-    monkeypatch.setattr("nanoscope.interop.gguf_out.merges_of", full)
+    monkeypatch.setattr("nanolens.interop.hf_out.tokenizer_files", full)
+    monkeypatch.setattr("nanolens.interop.gguf_out.merges_of", full)
     with pytest.raises(OSError, match="No space"):
         export_model(run, "hf", tmp_path / "full")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]
-    monkeypatch.setattr("nanoscope.record.write.write_run_file", full)
+    monkeypatch.setattr("nanolens.record.write.write_run_file", full)
     with pytest.raises(OSError, match="No space"):
         import_model(str(place), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

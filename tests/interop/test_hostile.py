@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.api.exporting import export_model
-from nanoscope.api.importing import foreign_ready
-from nanoscope.cli import main
-from nanoscope.errors import UserError
+from nanolens.api.exporting import export_model
+from nanolens.api.importing import foreign_ready
+from nanolens.cli import main
+from nanolens.errors import UserError
 
 from .hostile import PAYLOADS, canary
 from .made_models import made_run

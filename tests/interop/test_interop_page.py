@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.api.exporting import export_model
-from nanoscope.checkpoint import tensors_of
-from nanoscope.cli import main
-from nanoscope.data.prepare import prepare
-from nanoscope.data.store import open_folder
-from nanoscope.interop.hf_out import write_hugging_face
-from nanoscope.record.write import Recorder
-from nanoscope.train.loop import train
+from nanolens.api.exporting import export_model
+from nanolens.checkpoint import tensors_of
+from nanolens.cli import main
+from nanolens.data.prepare import prepare
+from nanolens.data.store import open_folder
+from nanolens.interop.hf_out import write_hugging_face
+from nanolens.record.write import Recorder
+from nanolens.train.loop import train
 
 from .made_models import SHAPE, TEXT, random_model, tokenizer
 
@@ -50,10 +50,10 @@ def make_folder(folder: Path) -> None:
 
 def test_no_command_of_the_page_escapes():
     commands = [line for kind, text in blocks() if kind == "sh" for line in text.splitlines()]
-    assert len(commands) >= 12 and all(line.startswith("nanoscope ") for line in commands)
+    assert len(commands) >= 12 and all(line.startswith("nanolens ") for line in commands)
     assert [kind for kind, _ in blocks()].count("python") == 1
     outside = "".join(text for kind, text in blocks() if kind == "text")
-    assert "nanoscope" not in outside, "what is not run is for other programs"
+    assert "nanolens" not in outside, "what is not run is for other programs"
 
 
 @pytest.mark.heavy

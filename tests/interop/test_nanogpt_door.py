@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from nanoscope.api.exporting import export_model
-from nanoscope.api.importing import import_model
-from nanoscope.api.model import load
-from nanoscope.api.training import plan_job, run_job
-from nanoscope.config.fields import Config
-from nanoscope.data.store import open_folder
-from nanoscope.errors import UserError
-from nanoscope.interop.nanogpt_in import read_nanogpt
-from nanoscope.model import build
-from nanoscope.record.read import read_run
-from nanoscope.record.write import Recorder
-from nanoscope.train.loop import train
+from nanolens.api.exporting import export_model
+from nanolens.api.importing import import_model
+from nanolens.api.model import load
+from nanolens.api.training import plan_job, run_job
+from nanolens.config.fields import Config
+from nanolens.data.store import open_folder
+from nanolens.errors import UserError
+from nanolens.interop.nanogpt_in import read_nanogpt
+from nanolens.model import build
+from nanolens.record.read import read_run
+from nanolens.record.write import Recorder
+from nanolens.train.loop import train
 
 LETTERS = "\nabcdefghijklmnop"
 SETTINGS: dict[str, Any] = {
@@ -101,7 +101,7 @@ def checkpoint(path: Path, *, prefix: str = "", old_order: bool = False, **chang
     shape = Config(n_layer=11, n_head=2, n_embd=4, block_size=8, bias=True)
     model = build(shape, 17)
     ours = dict(model.named_parameters())
-    from nanoscope.interop.gpt2_names import to_theirs
+    from nanolens.interop.gpt2_names import to_theirs
 
     theirs = {to_theirs(name): tensor for name, tensor in ours.items()}
     if old_order:

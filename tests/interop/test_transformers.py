@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from nanoscope.api.exporting import export_model
-from nanoscope.api.importing import import_model
-from nanoscope.api.model import load
-from nanoscope.api.training import plan_job, run_job
-from nanoscope.checkpoint import tensors_of
-from nanoscope.interop.hf_out import write_hugging_face
-from nanoscope.model.loss import logits_of
-from nanoscope.record.read import read_run
+from nanolens.api.exporting import export_model
+from nanolens.api.importing import import_model
+from nanolens.api.model import load
+from nanolens.api.training import plan_job, run_job
+from nanolens.checkpoint import tensors_of
+from nanolens.interop.hf_out import write_hugging_face
+from nanolens.model.loss import logits_of
+from nanolens.record.read import read_run
 
 from .made_models import SHAPE, TEXT, TOKENIZERS, made_run, random_model, some_ids, tokenizer
 
@@ -91,7 +91,7 @@ def test_a_gpt2_of_theirs_is_ours_and_goes_back_byte_for_byte(transformers: Any,
 
 def test_it_is_fine_tuned_as_nanogpt_does(transformers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """init_from names the folder; the context is shorter than the model's, the rate small and constant, and the loss falls."""
-    from nanoscope.data.prepare import prepare
+    from nanolens.data.prepare import prepare
 
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

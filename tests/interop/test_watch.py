@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.errors import UserError
-from nanoscope.interop import watch
-from nanoscope.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, STOP_FILE
-from nanoscope.record.read import read_run
+from nanolens.errors import UserError
+from nanolens.interop import watch
+from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, STOP_FILE
+from nanolens.record.read import read_run
 
 TRAINER = """
 import sys, time
@@ -62,7 +62,7 @@ def test_what_it_prints_is_echoed_unchanged_and_becomes_a_run(trainer):
 
 
 def test_the_log_itself_and_the_recorded_run_say_the_same(trainer):
-    from nanoscope.interop.logs import read_log
+    from nanolens.interop.logs import read_log
 
     watch.watch_command([*trainer, "30", "0"], echo=io.BytesIO())
     recorded, log = read_run(Path("runs/train_it-1")), read_log(Path("runs/train_it-1") / OUTPUT_FILE)
@@ -142,7 +142,7 @@ def test_signals_reach_the_program_once_and_the_record_is_closed(trainer, number
         "while not count: time.sleep(0.02)\n"
         "time.sleep(0.3); print('saved', count); sys.exit(128 + int(sys.argv[1]))\n"
     )
-    program = "import sys; from nanoscope.interop.watch import watch_command; sys.exit(watch_command(sys.argv[1:]))"
+    program = "import sys; from nanolens.interop.watch import watch_command; sys.exit(watch_command(sys.argv[1:]))"
     child = subprocess.Popen(
         [sys.executable, "-c", program, sys.executable, "patient.py", str(int(number))], stdout=subprocess.PIPE, start_new_session=True
     )

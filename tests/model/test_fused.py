@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nanoscope.model import fused
+from nanolens.model import fused
 
 
 def turn(T: int, pairs: int) -> torch.Tensor:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from nanoscope.config.fields import Config
-from nanoscope.model import build
-from nanoscope.model.generate import PARTS, WEIGHTS_AT_LEAST, CachedReader, Taste, draw, fast_rows, generate
+from nanolens.config.fields import Config
+from nanolens.model import build
+from nanolens.model.generate import PARTS, WEIGHTS_AT_LEAST, CachedReader, Taste, draw, fast_rows, generate
 
 SMALL = Config(n_layer=2, n_head=2, n_embd=32, block_size=24, dropout=0.1, ngram_rows=64)
 TASTES = [Taste(), Taste(temperature=0.7, top_k=5), Taste(top_p=0.8), Taste(temperature=0), Taste(1.3, 10, 0.9)]

@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
-from nanoscope.config.fields import Config
-from nanoscope.model import build, lean
-from nanoscope.model.loss import WithLoss, logits_of
+from nanolens.config.fields import Config
+from nanolens.model import build, lean
+from nanolens.model.loss import WithLoss, logits_of
 
 TINY = Config(n_layer=2, n_head=2, n_embd=32, block_size=16)
 # First three numbers and the sum of parameters that nanoGPT draws with seed 1337 for this shape and 17 tokens.

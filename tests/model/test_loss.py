@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanoscope.config.fields import Config
-from nanoscope.model import build
-from nanoscope.model.loss import WithLoss, chunked_cross_entropy, cross_entropy, softcapped
+from nanolens.config.fields import Config
+from nanolens.model import build
+from nanolens.model.loss import WithLoss, chunked_cross_entropy, cross_entropy, softcapped
 
 
 def both(dtype, cap, smoothing, chunk=16, rows=(3, 37), vocab=50, width=24):

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanoscope.config.fields import Config
-from nanoscope.errors import UserError
-from nanoscope.model.cache import Cache
-from nanoscope.model.modern import Modern, NgramTables
+from nanolens.config.fields import Config
+from nanolens.errors import UserError
+from nanolens.model.cache import Cache
+from nanolens.model.modern import Modern, NgramTables
 
 TINY = {"arch": "modern", "n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 12, "ngram_rows": 64}
 VOCAB = 11

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanoscope.config.fields import Config
-from nanoscope.errors import UserError
-from nanoscope.model import build
-from nanoscope.model.generate import generate
-from nanoscope.model.loss import WithLoss
+from nanolens.config.fields import Config
+from nanolens.errors import UserError
+from nanolens.model import build
+from nanolens.model.generate import generate
+from nanolens.model.loss import WithLoss
 
 BIGRAM = """
 import torch

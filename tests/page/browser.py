@@ -31,8 +31,8 @@ def chromium() -> str:
 @contextmanager
 def server_over(root: Path, *more: str) -> Iterator[str]:
     """The real command over a folder; its URL."""
-    command = [sys.executable, "-m", "nanoscope", "dashboard", str(root), "--port=0", "--no_browser", *more]
-    own_cache = {**os.environ, "NANOSCOPE_CACHE": str(root.parent / "cache")}
+    command = [sys.executable, "-m", "nanolens", "dashboard", str(root), "--port=0", "--no_browser", *more]
+    own_cache = {**os.environ, "NANOLENS_CACHE": str(root.parent / "cache")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own_cache) as process:
         try:
             assert process.stdout is not None

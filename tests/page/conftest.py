@@ -26,7 +26,7 @@ class Door:
         return self.client.get(path, headers={"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", **headers})
 
     def post(self, path: str, body: str | bytes, **headers: str):
-        usual = {"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", "origin": "http://127.0.0.1:7860", "x-nanoscope": "1"}
+        usual = {"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", "origin": "http://127.0.0.1:7860", "x-nanolens": "1"}
         return self.client.post(path, content=body, headers={**usual, **headers})
 
     def id_of(self, name: str) -> str:
@@ -37,8 +37,8 @@ class Door:
 def open_door() -> Iterator[Callable[[Path], Door]]:
     from starlette.testclient import TestClient
 
-    from nanoscope.api.dashboard import Runs
-    from nanoscope.present.dashboard.app import build_app
+    from nanolens.api.dashboard import Runs
+    from nanolens.present.dashboard.app import build_app
 
     opened = []
 

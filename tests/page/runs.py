@@ -7,8 +7,8 @@ import math
 import random
 from pathlib import Path
 
-from nanoscope.record import events as e
-from nanoscope.record.write import Recorder, write_run_file
+from nanolens.record import events as e
+from nanolens.record.write import Recorder, write_run_file
 
 STARTED_AT_S = 1_700_000_000.0
 CONFIG = {
@@ -35,7 +35,7 @@ def write_run(
         "format": 1, "name": folder.name, "created_at_s": STARTED_AT_S, "config": settings, "came_from": {}, "preset": "",
         "data": {"fingerprint": "d", "tokenizer_fingerprint": "t", "facts": {"train_tokens": 1_003_854, "val_tokens": 111_540}},
         "machine": {"hardware": "a CPU", "device": "cpu", "dtype": "float32", "peak_flops": 1e11, "peak_origin": "measured"},
-        "versions": {"nanoscope": "0", "torch": "2"},
+        "versions": {"nanolens": "0", "torch": "2"},
         "sizes": {"vocab_size": 65, "parameters_total": 804096, "flops_per_token": 5e6, "tokens_per_update": 768},
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.present.words import show
+from nanolens.present.words import show
 from tests.page.browser import ARGUMENTS, Watched, chromium, drawn, server_over, until, x_range
 from tests.page.runs import NANOGPT_LOG, write_run
 from tests.page.test_hostile import SCRIPTS
@@ -287,7 +287,7 @@ def test_numbers_look_the_same_in_the_page_and_in_the_terminal(page) -> None:
 
 def test_a_report_opens_from_disk_and_asks_nobody(browser, root: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    subprocess.run([sys.executable, "-m", "nanoscope", "report", str(root / "sick"), "-o", str(out)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "nanolens", "report", str(root / "sick"), "-o", str(out)], check=True, capture_output=True)
     context = browser.new_context(viewport={"width": 1400, "height": 950}, offline=True)
     watched = Watched(context.new_page())
     page = watched.page
@@ -343,7 +343,7 @@ TINY = [
 def test_a_step_is_on_the_page_within_two_seconds_and_then_the_model_writes(browser, tmp_path: Path) -> None:
     """A real training, watched; afterwards its model is tried."""
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-m", "nanoscope", "train", *TINY, "--max_iters=100000", "--lr_decay_iters=100000", "--out_dir=runs/live"]
+    command = [sys.executable, "-m", "nanolens", "train", *TINY, "--max_iters=100000", "--lr_decay_iters=100000", "--out_dir=runs/live"]
     with server_over(tmp_path / "runs") as url, subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as training:
         try:
             context = browser.new_context(viewport={"width": 1400, "height": 950})

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from nanoscope.present.dashboard.app import read_assets, read_plotly, styled_marks
-from nanoscope.present.dashboard.strings import STRINGS
-from nanoscope.present.report import EXPORT, IMPORT, joined
+from nanolens.present.dashboard.app import read_assets, read_plotly, styled_marks
+from nanolens.present.dashboard.strings import STRINGS
+from nanolens.present.report import EXPORT, IMPORT, joined
 
 ASSETS = {name: body.decode() for name, body in read_assets().items()}
 SCRIPTS = {name: text for name, text in ASSETS.items() if name.endswith(".js")}

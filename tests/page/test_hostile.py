@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.present.dashboard.guard import is_loopback
+from nanolens.present.dashboard.guard import is_loopback
 from tests.page.conftest import TOKEN
 from tests.page.runs import write_run
 
@@ -53,12 +53,12 @@ def test_no_path_leads_out_of_the_page(door, path: str) -> None:
     assert b"root:" not in answer.content and b"def " not in answer.content
 
 
-@pytest.mark.parametrize("cookie", ["", "nanoscope=x", "nanoscope_kkkkkk=", f"nanoscope_kkkkkk={TOKEN[:-1]}", f"nanoscope_kkkkkk={TOKEN}x", "\x00", f"other={TOKEN}", "nanoscope_kkkkkk=ключ".encode().decode("latin-1")])  # fmt: skip
+@pytest.mark.parametrize("cookie", ["", "nanolens=x", "nanolens_kkkkkk=", f"nanolens_kkkkkk={TOKEN[:-1]}", f"nanolens_kkkkkk={TOKEN}x", "\x00", f"other={TOKEN}", "nanolens_kkkkkk=ключ".encode().decode("latin-1")])  # fmt: skip
 @pytest.mark.parametrize("path", ["/api/runs", "/api/events", "/page/main.js", "/"])
 def test_without_the_key_nothing_is_told(door, cookie: str, path: str) -> None:
     answer = door.client.get(path, headers={"host": "127.0.0.1:7860", "cookie": cookie.encode("latin-1")})
     assert answer.status_code == 403 and "set-cookie" not in answer.headers
-    assert b"one" not in answer.content.replace(b"nanoscope", b"").split(b"key")[-1]
+    assert b"one" not in answer.content.replace(b"nanolens", b"").split(b"key")[-1]
 
 
 @pytest.mark.parametrize("query", ["token=", "token=x", f"token={TOKEN}&token={TOKEN}", f"Token={TOKEN}", f"token={TOKEN[:-1]}"])
@@ -95,9 +95,9 @@ def test_a_request_that_the_browser_says_is_foreign_is_refused(door, site: str) 
     assert opened.status_code == 200  # a click on the printed URL in another program
 
 
-@pytest.mark.parametrize("missing", ["x-nanoscope", "origin"])
+@pytest.mark.parametrize("missing", ["x-nanolens", "origin"])
 def test_a_form_of_another_site_cannot_post(door, missing: str) -> None:
-    headers = {"host": "127.0.0.1:7860", "cookie": f"{door.guard.cookie}={TOKEN}", "origin": "http://127.0.0.1:7860", "x-nanoscope": "1"}
+    headers = {"host": "127.0.0.1:7860", "cookie": f"{door.guard.cookie}={TOKEN}", "origin": "http://127.0.0.1:7860", "x-nanolens": "1"}
     del headers[missing]
     assert door.client.post("/api/log", content="iter 0: loss 4.1, time 1ms", headers=headers).status_code == 403
 

@@ -6,11 +6,11 @@ import asyncio
 import json
 from pathlib import Path
 
-from nanoscope.api.dashboard import Runs
-from nanoscope.present.dashboard.live import Hub
-from nanoscope.present.dashboard.series import Wanted
-from nanoscope.record import events as e
-from nanoscope.record.write import Recorder
+from nanolens.api.dashboard import Runs
+from nanolens.present.dashboard.live import Hub
+from nanolens.present.dashboard.series import Wanted
+from nanolens.record import events as e
+from nanolens.record.write import Recorder
 from tests.page.runs import write_run
 
 
@@ -82,8 +82,8 @@ def test_nobody_listening_means_nothing_is_looked_at(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_diagnosed_ends_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
     write_run(tmp_path / "odd", steps=20)
     shelf = Runs(tmp_path)
-    monkeypatch.setattr("nanoscope.analysis.diagnose.diagnose", lambda run: 1 / 0)
-    monkeypatch.setattr("nanoscope.present.dashboard.live.SLOWEST_TICK_S", 0.1)
+    monkeypatch.setattr("nanolens.analysis.diagnose.diagnose", lambda run: 1 / 0)
+    monkeypatch.setattr("nanolens.present.dashboard.live.SLOWEST_TICK_S", 0.1)
     name = shelf.rows()[0]["id"]
 
     async def listen() -> None:

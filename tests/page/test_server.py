@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanoscope.record.read import read_run
+from nanolens.record.read import read_run
 from tests.page.runs import NANOGPT_LOG, write_run
 
 
@@ -109,7 +109,7 @@ def test_a_text_without_a_training_is_refused_with_a_remedy(door) -> None:
 
 
 def test_a_log_that_is_too_large_is_not_taken(door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nanoscope.present.dashboard.app.LARGEST_LOG", 1000)
+    monkeypatch.setattr("nanolens.present.dashboard.app.LARGEST_LOG", 1000)
     assert door.post("/api/log", NANOGPT_LOG).status_code == 400
 
 
@@ -132,7 +132,7 @@ def test_a_wish_that_makes_no_sense_is_refused(door, wish: str) -> None:
 
 
 def test_new_rows_are_told_from_where_the_page_stands(door) -> None:
-    from nanoscope.present.dashboard.series import Wanted, tail_of
+    from nanolens.present.dashboard.series import Wanted, tail_of
 
     columns = door.shelf.columns(door.id_of("one"))
     tail = tail_of(columns, Wanted(smooth=10), 395)
@@ -141,8 +141,8 @@ def test_new_rows_are_told_from_where_the_page_stands(door) -> None:
 
 
 def test_news_of_a_run_that_grows(tmp_path: Path, open_door) -> None:
-    from nanoscope.record import events as e
-    from nanoscope.record.write import Recorder
+    from nanolens.record import events as e
+    from nanolens.record.write import Recorder
 
     write_run(tmp_path / "live", steps=20, ends=False)
     door = open_door(tmp_path)

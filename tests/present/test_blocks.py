@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.present.blocks import Block, for_stream, painted, plain, width_of
+from nanolens.present.blocks import Block, for_stream, painted, plain, width_of
 
 HINDI = "मॉडल ने अभी कुछ नहीं सीखा, वह अटकल लगाता है: उससे ln 65 = 4.1744 मिलना चाहिए, मिला 4.2000।"
 
@@ -21,7 +21,7 @@ def test_a_number_stays_with_its_unit() -> None:
 
 
 def test_lines_to_be_copied_are_never_broken() -> None:
-    command = "nanoscope train shakespeare-char --max_iters=1750 --dropout=0.2 --weight_decay=0.1"
+    command = "nanolens train shakespeare-char --max_iters=1750 --dropout=0.2 --weight_decay=0.1"
     assert command in plain([Block(command, "command", indent=4)], 40)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from nanoscope.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanoscope.errors import Fault, UserError
-from nanoscope.message import msg
-from nanoscope.present import markdown, text
-from nanoscope.present.blocks import plain
+from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanolens.errors import Fault, UserError
+from nanolens.message import msg
+from nanolens.present import markdown, text
+from nanolens.present.blocks import plain
 
 FINDING = Finding(
     code="eval_dominates_time",
@@ -29,7 +29,7 @@ FINDING = Finding(
         key="eval_interval",
         old=250,
         new=1730.0,
-        command="nanoscope train --eval_interval=1730",
+        command="nanolens train --eval_interval=1730",
     ),
     wrong_if=msg("the evaluations are what the run is for"),
 )
@@ -48,7 +48,7 @@ def test_a_finding_in_a_terminal() -> None:
      every 250 updates; recorded
    To do: evaluate less often, or fewer batches
      eval_interval = 1730   # 250
-     nanoscope train --eval_interval=1730
+     nanolens train --eval_interval=1730
    This is wrong if the evaluations are what the run is for
 
 Not checked
@@ -65,7 +65,7 @@ def test_a_finding_in_hindi_keeps_numbers_keys_and_commands() -> None:
 def test_a_finding_in_markdown() -> None:
     said = markdown.findings(DIAGNOSIS)  # type: ignore[arg-type]
     assert said.startswith("### 1. evaluations take 34.7% of the time")
-    assert "```\neval_interval = 1730   # 250\nnanoscope train --eval_interval=1730\n```" in said
+    assert "```\neval_interval = 1730   # 250\nnanolens train --eval_interval=1730\n```" in said
     assert "- `loss_spike`: there are too few losses" in said
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nanoscope.errors import UserError
-from nanoscope.message import msg
-from nanoscope.present.words import LANGUAGES, TIE, language, paragraphs, say, show, tied
+from nanolens.errors import UserError
+from nanolens.message import msg
+from nanolens.present.words import LANGUAGES, TIE, language, paragraphs, say, show, tied
 
 FORMS = [
     (34.98e12, "flops_per_s", "35.0 TFLOP/s"),

@@ -8,9 +8,9 @@ import shlex
 
 from made_run import KNOWN, made_run
 
-from nanoscope.present.lines import LineView, eval_line, header, iter_line
-from nanoscope.present.progress import Progress, about_run
-from nanoscope.record import events as e
+from nanolens.present.lines import LineView, eval_line, header, iter_line
+from nanolens.present.progress import Progress, about_run
+from nanolens.record import events as e
 
 
 def lines_of(events, **options) -> list[str]:
@@ -32,9 +32,9 @@ def test_the_lines_of_a_short_run():
     ]
 
 
-def test_the_first_line_names_nanoscope_and_the_meaning_of_its_numbers():
+def test_the_first_line_names_nanolens_and_the_meaning_of_its_numbers():
     words = shlex.split(header("runs/my run", about_run("my run", KNOWN)))
-    assert words[:2] == ["#", "nanoscope"]
+    assert words[:2] == ["#", "nanolens"]
     facts = dict(word.split("=", 1) for word in words[3:])
     assert facts == {
         "run": "runs/my run", "loss": "mean", "time": "step_only", "updates_before_printed": "1", "mfu": "unsmoothed",

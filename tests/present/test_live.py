@@ -8,11 +8,11 @@ import time
 import pytest
 from made_run import KNOWN, made_progress, made_run
 
-from nanoscope.message import msg
-from nanoscope.present import live
-from nanoscope.present.live import LiveView, Screen, cells, clean, screen, wrapped
-from nanoscope.present.progress import Progress, about_run
-from nanoscope.record import events as e
+from nanolens.message import msg
+from nanolens.present import live
+from nanolens.present.live import LiveView, Screen, cells, clean, screen, wrapped
+from nanolens.present.progress import Progress, about_run
+from nanolens.record import events as e
 
 HINT = msg("Ctrl-C saves and stops")
 

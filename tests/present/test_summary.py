@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from made_run import made_progress
 
-from nanoscope.analysis.finding import Change, Evidence, Finding
-from nanoscope.message import msg
-from nanoscope.present.blocks import plain
-from nanoscope.present.summary import Ending, Expected, summary_blocks
-from nanoscope.record import events as e
+from nanolens.analysis.finding import Change, Evidence, Finding
+from nanolens.message import msg
+from nanolens.present.blocks import plain
+from nanolens.present.summary import Ending, Expected, summary_blocks
+from nanolens.record import events as e
 
 
 def finding(code: str, claim: str) -> Finding:
@@ -29,9 +29,9 @@ def test_a_finished_run():
 def test_a_run_that_was_stopped_says_how_to_go_on():
     it = made_progress(250, ends=False)
     it.take(e.RunEnded(step=250, why="stopped", because="SIGINT", parts={"train": 6.0, "other": 1.0}, wall_s=7.0, at_s=it.last_at_s))
-    lines = plain(summary_blocks(Ending(it, "a", resume="nanoscope train --init_from=resume --out_dir=runs/a")), 100).splitlines()
+    lines = plain(summary_blocks(Ending(it, "a", resume="nanolens train --init_from=resume --out_dir=runs/a")), 100).splitlines()
     assert lines[0] == "quickstart-1 was stopped and saved at step 250, after 7.00 s"
-    assert lines[-3:] == ["Next", "  nanoscope train --init_from=resume --out_dir=runs/a", "  nanoscope diagnose a"]
+    assert lines[-3:] == ["Next", "  nanolens train --init_from=resume --out_dir=runs/a", "  nanolens diagnose a"]
 
 
 @pytest.mark.parametrize(("off", "where"), [(0.0, "among them"), (-0.1, "lower"), (0.1, "higher")])
@@ -48,7 +48,7 @@ def test_a_failure_comes_first_with_its_reason():
     it.take(e.RunEnded(step=100, why="failed", because="4 updates had a loss that is not finite", at_s=it.last_at_s))
     lines = plain(summary_blocks(Ending(it, "a")), 100).splitlines()
     assert lines[:2] == ["quickstart-1 failed at step 100, after 3.60 s", "  4 updates had a loss that is not finite"]
-    assert lines[-2:] == ["Next", "  nanoscope diagnose a"]
+    assert lines[-2:] == ["Next", "  nanolens diagnose a"]
 
 
 def test_the_command_that_mends_a_finding_is_among_the_next_ones():
@@ -58,11 +58,11 @@ def test_the_command_that_mends_a_finding_is_among_the_next_ones():
         "likely",
         found.claim,
         found.evidence,
-        Change(msg("evaluate more"), command="nanoscope train --eval_iters=50"),
+        Change(msg("evaluate more"), command="nanolens train --eval_iters=50"),
         found.wrong_if,
     )
     lines = plain(summary_blocks(Ending(made_progress(100), "a", findings=[found])), 100).splitlines()
-    assert lines[-2:] == ["  nanoscope diagnose a", "  nanoscope train --eval_iters=50"]
+    assert lines[-2:] == ["  nanolens diagnose a", "  nanolens train --eval_iters=50"]
 
 
 def test_a_run_without_an_evaluation_or_a_step_has_a_summary_too():
@@ -95,11 +95,11 @@ At step 2,000 it writes
       Return the value of the first line of the object that is the same as
   the string of the class, or None.
 
-What nanoscope saw
+What nanolens saw
   - likely: the loss is still falling (still_improving)
   ! my tracker had trouble
 
 Next
-  nanoscope sample quickstart-1
-  nanoscope diagnose quickstart-1
+  nanolens sample quickstart-1
+  nanolens diagnose quickstart-1
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoscope.config.fields import Config
+from nanolens.config.fields import Config
 
 TINY = Config(
     n_layer=1, n_head=2, n_embd=16, block_size=16, batch_size=4, gradient_accumulation_steps=1, max_iters=40, lr_decay_iters=40,
@@ -34,9 +34,9 @@ def make_data(data: Path, shift: int = 0) -> Path:
 
 
 def trained(folder: Path, data: Path, **changes) -> Path:
-    from nanoscope.data.store import open_folder
-    from nanoscope.record.write import Recorder
-    from nanoscope.train.loop import train
+    from nanolens.data.store import open_folder
+    from nanolens.record.write import Recorder
+    from nanolens.train.loop import train
 
     recorder = Recorder(folder)
     try:

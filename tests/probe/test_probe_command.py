@@ -1,4 +1,4 @@
-"""nanoscope probe, as typed."""
+"""nanolens probe, as typed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoscope.cli import main
+from nanolens.cli import main
 
 
 def test_the_plan_says_what_would_be_done_and_cost(run: Path, capsys: pytest.CaptureFixture):

@@ -9,17 +9,17 @@ import math
 import numpy as np
 import pytest
 
-from nanoscope.analysis.finding import Evidence, Finding
-from nanoscope.analysis.probe import Effect, foretold, is_settled, paired_gain, ranked
-from nanoscope.analysis.probe_noise import noise_scale
-from nanoscope.analysis.probe_plan import frame_of, plan
-from nanoscope.analysis.probe_schedule import played, rest_of
-from nanoscope.analysis.probe_sureness import by_probes
-from nanoscope.config.fields import Config
-from nanoscope.data.ngram import counts_of, surprisal
-from nanoscope.message import msg
-from nanoscope.record.run import Known, Run, Words, evals_from, steps_from
-from nanoscope.sizing.schedule import rate_at
+from nanolens.analysis.finding import Evidence, Finding
+from nanolens.analysis.probe import Effect, foretold, is_settled, paired_gain, ranked
+from nanolens.analysis.probe_noise import noise_scale
+from nanolens.analysis.probe_plan import frame_of, plan
+from nanolens.analysis.probe_schedule import played, rest_of
+from nanolens.analysis.probe_sureness import by_probes
+from nanolens.config.fields import Config
+from nanolens.data.ngram import counts_of, surprisal
+from nanolens.message import msg
+from nanolens.record.run import Known, Run, Words, evals_from, steps_from
+from nanolens.sizing.schedule import rate_at
 
 CONFIG = Config(max_iters=1000, lr_decay_iters=None, learning_rate=1e-3, min_lr=1e-4, warmup_iters=50)
 
@@ -135,8 +135,8 @@ def test_the_yardstick_tells_two_kinds_of_text_apart():
 def test_a_grown_model_computes_the_same_and_its_copies_part(bias: bool):
     import torch
 
-    from nanoscope.api.probe.grow import grown
-    from nanoscope.model import build
+    from nanolens.api.probe.grow import grown
+    from nanolens.model import build
 
     config = Config(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=bias)
     torch.manual_seed(0)
@@ -170,12 +170,12 @@ FINDING = Finding(
 )
 def test_a_probe_makes_a_finding_surer_or_drops_it(sureness: str, measured: dict, becomes: str | None):
     probes = {"step": 600, "effects": [{"cause": "rate_too_high", "change": "the rate falls to zero", "se": 0.01, **measured}]}
-    run = Run("r", Words("nanoscope"), steps_from({}, 0), evals_from({}, 0), {"probes": Known(probes, "recorded")})
+    run = Run("r", Words("nanolens"), steps_from({}, 0), evals_from({}, 0), {"probes": Known(probes, "recorded")})
     found = by_probes([dataclasses.replace(FINDING, sureness=sureness)], run)
     assert [each.sureness for each in found] == ([] if becomes is None else [becomes])
 
 
 def test_findings_that_no_probe_speaks_of_stay_as_they_are():
-    run = Run("r", Words("nanoscope"), steps_from({}, 0), evals_from({}, 0), {"probes": Known({"step": 1, "effects": []}, "recorded")})
+    run = Run("r", Words("nanolens"), steps_from({}, 0), evals_from({}, 0), {"probes": Known({"step": 1, "effects": []}, "recorded")})
     assert by_probes([FINDING], run) == [FINDING]
     assert list(itertools.chain(by_probes([FINDING], dataclasses.replace(run, known={})))) == [FINDING]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from nanoscope.analysis.probe import Answer, Effect, Reading, ranked
-from nanoscope.api.probe.keep import as_plain
-from nanoscope.message import msg
-from nanoscope.present.blocks import plain
-from nanoscope.present.probe import blocks_of
+from nanolens.analysis.probe import Answer, Effect, Reading, ranked
+from nanolens.api.probe.keep import as_plain
+from nanolens.message import msg
+from nanolens.present.blocks import plain
+from nanolens.present.probe import blocks_of
 
 RATE = Effect(
     "rate_too_high", "rate", msg("the learning rate falls to zero over {count:count} updates", count=30), 0.0812, 0.0061, 0.0812, 0.035, 0.186,
-    37.0, 1.5, "nanoscope train runs/a/probes/000720-rate-to-zero.toml", "runs/a/probes/000720-rate-to-zero",
+    37.0, 1.5, "nanolens train runs/a/probes/000720-rate-to-zero.toml", "runs/a/probes/000720-rate-to-zero",
 )  # fmt: skip
 SIZE = Effect("model_too_small", "size", msg("twice as wide"), 0.01, 0.005, -0.05, -0.1, 0.01, 133.0)
 LEAK = Effect("mask_leak", "numbers", msg("predictions change"), -2.1, 0.1, -2.1, -2.3, -1.9, 1.0, is_fact=True)
@@ -34,7 +34,7 @@ cause                                       gain in the branch            by the
   the model is too small                       0.0100 ± 0.0050  -0.05 [-0.10 … 0.01]  11.1%
 """
     )
-    assert "  nanoscope train runs/a/probes/000720-rate-to-zero.toml\n" in said and "- a reading" in said
+    assert "  nanolens train runs/a/probes/000720-rate-to-zero.toml\n" in said and "- a reading" in said
 
 
 def test_a_run_with_nothing_wrong_is_said_to_have_nothing_wrong():

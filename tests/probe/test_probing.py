@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from small_run import fingerprint, make_data, trained
 
-from nanoscope.analysis.probe import QUESTIONS, Answer
-from nanoscope.api.folders import find_runs
-from nanoscope.api.probe import plan, probe
-from nanoscope.record.layout import checkpoint_folder, probe_folder
-from nanoscope.record.read import read_run
+from nanolens.analysis.probe import QUESTIONS, Answer
+from nanolens.api.folders import find_runs
+from nanolens.api.probe import plan, probe
+from nanolens.record.layout import checkpoint_folder, probe_folder
+from nanolens.record.read import read_run
 
 STEP = 24
 
@@ -91,7 +91,7 @@ def test_a_question_that_cannot_be_asked_is_left_out_with_the_reason(tmp_path: P
 
 MODEL = """
 import torch
-from nanoscope.model.gpt2 import GPT2
+from nanolens.model.gpt2 import GPT2
 
 class Model(GPT2):
     def __init__(self, config, vocab_size):

@@ -1,4 +1,4 @@
-"""nanoscope sweep: how the budget is spent, what goes on, and a small one from end to end."""
+"""nanolens sweep: how the budget is spent, what goes on, and a small one from end to end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from small_run import make_data
 
-from nanoscope.analysis.sweep import range_named, rungs_of, survivors, trials_of
-from nanoscope.cli import main
-from nanoscope.config.load import load
-from nanoscope.errors import UserError
+from nanolens.analysis.sweep import range_named, rungs_of, survivors, trials_of
+from nanolens.cli import main
+from nanolens.config.load import load
+from nanolens.errors import UserError
 
 
 def test_a_range_of_rates_is_filled_evenly_on_a_log_scale():
@@ -54,7 +54,7 @@ def test_what_cannot_be_told_from_the_best_goes_on_with_it():
 
 def test_a_sweep_finds_the_better_rate_and_writes_it_down(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nanoscope.analysis.sweep.CANDIDATES", (3,))
+    monkeypatch.setattr("nanolens.analysis.sweep.CANDIDATES", (3,))
     data = make_data(tmp_path / "data" / "tiny")
     base = tmp_path / "base.toml"
     base.write_text(

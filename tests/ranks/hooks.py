@@ -7,8 +7,8 @@ import time
 
 import torch
 
-import nanoscope.train.step as step_module
-from nanoscope.train.ranks import Ranks
+import nanolens.train.step as step_module
+from nanolens.train.ranks import Ranks
 
 _gather = step_module.gather_gradients
 

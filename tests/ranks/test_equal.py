@@ -9,8 +9,8 @@ from groups import trained
 from small import digests, evaluations_of, events_of, losses_of
 from torch import equal
 
-from nanoscope.checkpoint import load
-from nanoscope.record.layout import checkpoint_folder
+from nanolens.checkpoint import load
+from nanolens.record.layout import checkpoint_folder
 
 pytestmark = pytest.mark.heavy
 

@@ -10,8 +10,8 @@ import pytest
 from groups import ends, start, trained
 from small import digests, events_of, losses_of
 
-from nanoscope.analysis.diagnose import diagnose
-from nanoscope.record.read import read_run
+from nanolens.analysis.diagnose import diagnose
+from nanolens.record.read import read_run
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(200)]
 

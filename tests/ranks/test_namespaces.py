@@ -18,7 +18,7 @@ from test_torchrun import ENVIRONMENT, make_data, ranks_of, wait_for_step, words
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
-NAMES = ("nanoscope-a", "nanoscope-b")
+NAMES = ("nanolens-a", "nanolens-b")
 ADDRESSES = ("10.97.0.1", "10.97.0.2")
 
 
@@ -53,7 +53,7 @@ def start(number: int, folder: Path, arguments: list[str]) -> subprocess.Popen:
     torchrun = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1", "--max-restarts=5", "--rdzv_backend=c10d",
         f"--rdzv_endpoint={ADDRESSES[0]}:29511", "--rdzv_id=test", f"--local_addr={ADDRESSES[number]}",
-        "--rdzv_conf=is_host=" + ("1" if number == 0 else "0") + ",join_timeout=120,last_call_timeout=3", "-m", "nanoscope",
+        "--rdzv_conf=is_host=" + ("1" if number == 0 else "0") + ",join_timeout=120,last_call_timeout=3", "-m", "nanolens",
     ]  # fmt: skip
     environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": ("ns-a", "ns-b")[number]}
     command = ["ip", "netns", "exec", NAMES[number], *torchrun, *arguments]

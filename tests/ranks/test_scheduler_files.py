@@ -88,9 +88,9 @@ def test_the_script_trains_and_goes_on_when_it_is_started_again(script: str, var
 
 def test_the_setup_of_skypilot_is_a_command_that_exists() -> None:
     setup = (DOCS / "machines.sky.yaml").read_text().partition("\nsetup: |\n")[2].partition("\nrun:")[0]
-    (command,) = re.findall(r"nanoscope (prepare .*)", setup)
-    from nanoscope.cli import prepare
-    from nanoscope.cli.arguments import Parser
+    (command,) = re.findall(r"nanolens (prepare .*)", setup)
+    from nanolens.cli import prepare
+    from nanolens.cli.arguments import Parser
 
     parser = Parser("prepare", "en")
     prepare.arguments(parser)

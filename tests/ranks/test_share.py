@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from small import but
 
-from nanoscope.errors import UserError
-from nanoscope.train.share import share_of
+from nanolens.errors import UserError
+from nanolens.train.share import share_of
 
 
 @pytest.mark.parametrize(("accumulation", "size", "ranks"), [(8, 3, 1), (8, 3, 2), (8, 3, 4), (1, 12, 2), (1, 12, 4), (3, 4, 2), (5, 6, 3)])

@@ -36,11 +36,11 @@ def words(run: str, *more: str) -> list[str]:
 
 
 def devices(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "nanoscope", *arguments, "--devices=2", "--max_restarts=30"]
+    return [sys.executable, "-m", "nanolens", *arguments, "--devices=2", "--max_restarts=30"]
 
 
 def torchrun(*arguments: str) -> list[str]:
-    return [*TORCHRUN, "--max-restarts=30", "-m", "nanoscope", *arguments]
+    return [*TORCHRUN, "--max-restarts=30", "-m", "nanolens", *arguments]
 
 
 def start(command: list[str], here: Path) -> subprocess.Popen:
@@ -57,7 +57,7 @@ def done(command: list[str], here: Path) -> str:
 def test_one_rank_speaks_and_the_run_is_that_of_one_process(here: Path):
     said = done(torchrun(*words("many")), here)
     assert said.count("step 0: train loss") == 1 and said.count("# many is done") == 1
-    done([sys.executable, "-m", "nanoscope", *words("one")], here)
+    done([sys.executable, "-m", "nanolens", *words("one")], here)
     one, many = losses_of(here / "one"), losses_of(here / "many")
     assert many.keys() == one.keys()
     assert all(many[step][0] == pytest.approx(loss, abs=2e-4) for step, (loss, _) in one.items())
@@ -138,7 +138,7 @@ def ranks_of(launcher: int) -> list[int]:
 
     try:
         children = psutil.Process(launcher).children(recursive=True)
-        return [child.pid for child in children if "nanoscope" in " ".join(child.cmdline()) and "RANK" in child.environ()]
+        return [child.pid for child in children if "nanolens" in " ".join(child.cmdline()) and "RANK" in child.environ()]
     except psutil.Error:
         return []
 

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "train"))
 import torch
 from small import SMALL, recorded, small_data
 
-from nanoscope.record.layout import is_run
-from nanoscope.train.ranks import ALONE
-from nanoscope.train.together import join
+from nanolens.record.layout import is_run
+from nanolens.train.ranks import ALONE
+from nanolens.train.together import join
 
 if __name__ == "__main__":
     jobs, options = json.loads(sys.argv[1]), json.loads(sys.argv[2])

@@ -7,10 +7,10 @@ import time
 
 import msgspec
 
-from nanoscope.record import events as e
-from nanoscope.record.glance import TAIL_BYTES, glance, list_runs
-from nanoscope.record.layout import EVENTS_FILE, RUN_FILE
-from nanoscope.record.write import Recorder, training_here, write_run_file
+from nanolens.record import events as e
+from nanolens.record.glance import TAIL_BYTES, glance, list_runs
+from nanolens.record.layout import EVENTS_FILE, RUN_FILE
+from nanolens.record.write import Recorder, training_here, write_run_file
 
 
 def make(folder, *events, max_iters=100):

@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanoscope.errors import UserError
-from nanoscope.record import cache, columns
-from nanoscope.record import events as e
-from nanoscope.record.layout import EVENTS_FILE, PID_FILE
-from nanoscope.record.read import events_since, follow, read_run
-from nanoscope.record.write import Recorder, training_here, write_run_file
+from nanolens.errors import UserError
+from nanolens.record import cache, columns
+from nanolens.record import events as e
+from nanolens.record.layout import EVENTS_FILE, PID_FILE
+from nanolens.record.read import events_since, follow, read_run
+from nanolens.record.write import Recorder, training_here, write_run_file
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("NANOSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NANOLENS_CACHE", str(tmp_path / "cache"))
     cache._memory.clear()
 
 
@@ -43,7 +43,7 @@ def run(tmp_path) -> Path:
                 "facts": {"bytes_per_token": 1.0},
             },
             "machine": {"hardware": "a CPU", "dtype": "float32", "peak_flops": 2e11, "peak_origin": "measured"},
-            "versions": {"nanoscope": "0.1.0", "torch": "2.13.0"},
+            "versions": {"nanolens": "0.1.0", "torch": "2.13.0"},
             "sizes": {"vocab_size": 65, "parameters_total": 1000},
         },
     )
@@ -90,7 +90,7 @@ def test_columns_hold_what_was_recorded(run):
     assert read.evals.batches == ("abc",) and read.evals.val_batch_losses[0].tolist() == pytest.approx([4.1, 4.3])
     assert read.time_parts == {"train": 1.5, "eval": 0.5}
     assert [mark.kind for mark in read.marks] == ["checkpoint", "chosen", "ended"]
-    assert read.words.trainer == "nanoscope" and read.words.loss == "mean" and read.words.time == "step_only"
+    assert read.words.trainer == "nanolens" and read.words.loss == "mean" and read.words.time == "step_only"
 
 
 def test_known_facts_say_where_they_come_from(run):
@@ -130,7 +130,7 @@ def test_a_torn_line_in_the_middle_costs_that_line_only(run):
     assert read.reading.not_understood == 1
 
 
-def test_an_event_of_a_newer_nanoscope_is_counted_and_passed_over(run):
+def test_an_event_of_a_newer_nanolens_is_counted_and_passed_over(run):
     record(run, step(1))
     with open(run / EVENTS_FILE, "ab") as file:
         file.write(b'{"event":"dreamt","of":"sheep"}\n\xff\xfe\n')
@@ -234,7 +234,7 @@ def test_a_damaged_cache_is_only_slower(run, monkeypatch, tmp_path, damage):
 
 def test_a_cache_that_cannot_be_written_is_no_fault(run, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("NANOSCOPE_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("NANOLENS_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(cache, "WORTH_KEEPING_BYTES", 1000)
     record(run, *(step(n) for n in range(1, 100)))
     assert len(read_run(run).steps) == 99
@@ -262,7 +262,7 @@ def test_events_since_an_offset_come_once_and_whole(run):
 
 def test_follow_tells_events_while_they_happen_and_ends_with_the_run(run):
     program = (
-        "import sys, time; from pathlib import Path; from nanoscope.record import events as e; from nanoscope.record.write import Recorder, training_here\n"
+        "import sys, time; from pathlib import Path; from nanolens.record import events as e; from nanolens.record.write import Recorder, training_here\n"
         "run = Path(sys.argv[1]); recorder = Recorder(run)\n"
         "with training_here(run):\n"
         "    for n in range(1, 6):\n"

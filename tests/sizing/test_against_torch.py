@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from nanoscope.config.fields import Config
-from nanoscope.sizing import flops_per_token, parameters, shape_of
+from nanolens.config.fields import Config
+from nanolens.sizing import flops_per_token, parameters, shape_of
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +27,7 @@ def random_configs(arch, count):
 
 @pytest.mark.parametrize("arch", ["gpt2", "modern"])
 def test_parameters_are_those_that_torch_counts(arch):
-    from nanoscope.model import build
+    from nanolens.model import build
 
     for config, vocab in random_configs(arch, 25):
         model = build(config, vocab)
@@ -39,7 +39,7 @@ def test_flops_are_those_that_torch_counts(arch):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from nanoscope.model import build
+    from nanolens.model import build
 
     for config, vocab in random_configs(arch, 25):
         model = build(config, vocab)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanoscope.sizing import DEVICES, hardware_named
+from nanolens.sizing import DEVICES, hardware_named
 
 PUBLISHED_TFLOPS = {
     "RTX 3060": 25.5, "RTX 3060 Ti": 32.4, "RTX 3070": 40.6, "RTX 3080": 59.5, "RTX 3080 Ti": 68.2, "RTX 3090": 71.2, "RTX 3090 Ti": 80.0,

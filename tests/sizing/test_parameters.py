@@ -2,8 +2,8 @@
 
 import pytest
 
-from nanoscope.config.fields import Config
-from nanoscope.sizing import GPT2_FAMILY, Shape, flops_per_token, memory, parameters, shape_of
+from nanolens.config.fields import Config
+from nanolens.sizing import GPT2_FAMILY, Shape, flops_per_token, memory, parameters, shape_of
 
 
 def gpt(layers, width, vocab, context, *, bias=False, heads=None, tied=True):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoscope.config.fields import Config
-from nanoscope.sizing import rate_at
+from nanolens.config.fields import Config
+from nanolens.sizing import rate_at
 
 
 def cosine(it, peak, least, warm, ends):

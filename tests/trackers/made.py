@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from nanoscope.record import events as e
-from nanoscope.record.write import Recorder, write_run_file
+from nanolens.record import events as e
+from nanolens.record.write import Recorder, write_run_file
 
 FLOPS, PEAK, TOKENS = 1e6, 1e9, 64
 FACTS = {
     "config": {"batch_size": 4, "block_size": 16, "learning_rate": 0.01, "max_iters": 30, "dataset": "tiny", "vocab_size": None},
     "machine": {"hardware": "a laptop", "device": "cpu", "dtype": "float32", "peak_flops": PEAK, "peak_origin": "measured"},
     "sizes": {"flops_per_token": FLOPS, "parameters_total": 3568, "tokens_per_update": TOKENS},
-    "versions": {"nanoscope": "0.1.0"},
+    "versions": {"nanolens": "0.1.0"},
     "data": {"fingerprint": "abc", "facts": {"train_tokens": 3600}},
 }
 

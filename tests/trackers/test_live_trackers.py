@@ -15,12 +15,12 @@ from pathlib import Path
 import made
 import pytest
 
-from nanoscope.api.listeners import Listeners
-from nanoscope.api.tracking import Tracking, trackers_asked
-from nanoscope.config.fields import Config
-from nanoscope.record import events as e
-from nanoscope.record.read import read_run
-from nanoscope.record.write import Recorder, write_run_file
+from nanolens.api.listeners import Listeners
+from nanolens.api.tracking import Tracking, trackers_asked
+from nanolens.config.fields import Config
+from nanolens.record import events as e
+from nanolens.record.read import read_run
+from nanolens.record.write import Recorder, write_run_file
 
 FAKE = '''
 """Looks like wandb, and does what the environment says, at the call that it names."""
@@ -113,7 +113,7 @@ def test_the_training_thread_never_waits_for_a_tracker_that_hangs(at: str, fake,
     assert not lives(tracker)
     assert len(read_run(tmp_path / "run").steps) == last, "the record is complete"
     said = tracker.told()
-    assert said is not None and said.args["send"] == f"nanoscope send {tmp_path / 'run'} --to=wandb"
+    assert said is not None and said.args["send"] == f"nanolens send {tmp_path / 'run'} --to=wandb"
     assert said.args["missed"] == (0 if at == "finish" else last)
 
 
@@ -152,11 +152,11 @@ def test_a_tracker_process_ends_when_the_training_is_killed(fake, tmp_path: Path
     """The training is a Python that starts the tracker and is then killed without a word."""
     calls = fake("log", "600")
     code = (
-        "import sys, time; from pathlib import Path; from nanoscope.api.tracking import _started\n"
+        "import sys, time; from pathlib import Path; from nanolens.api.tracking import _started\n"
         "print(_started('wandb', Path(sys.argv[1])).pid, flush=True); time.sleep(600)"
     )
     folder = made.made_run(tmp_path / "run")
-    environment = {**os.environ, "NANOSCOPE_ORPHAN_S": "0.5"}
+    environment = {**os.environ, "NANOLENS_ORPHAN_S": "0.5"}
     parent = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True, env=environment)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
@@ -186,7 +186,7 @@ def train(*more: str, **options) -> subprocess.Popen:
     sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
     from tiny import SETTINGS
 
-    words = [sys.executable, "-m", "nanoscope", "train", "quickstart", *SETTINGS, "--out_dir=runs/it", *more]
+    words = [sys.executable, "-m", "nanolens", "train", "quickstart", *SETTINGS, "--out_dir=runs/it", *more]
     return subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
 
 
@@ -207,8 +207,8 @@ def test_ctrl_c_with_a_hanging_tracker_saves_and_ends(data: Path, fake):
     child.send_signal(signal.SIGINT)
     said, _ = child.communicate(timeout=60)
     assert child.returncode == 130
-    from nanoscope.checkpoint import verify
-    from nanoscope.record.layout import checkpoint_folders, step_of
+    from nanolens.checkpoint import verify
+    from nanolens.record.layout import checkpoint_folders, step_of
 
     newest = checkpoint_folders(data)[0]
     assert not verify(newest) and step_of(newest) == read_run(data).steps.step[-1]
@@ -223,7 +223,7 @@ def test_a_resumed_training_goes_on_in_the_same_tracker_run(tracker: str, data: 
     import read_back
 
     monkeypatch.setenv("TRACKIO_DIR", str(data.parent / "db"))
-    monkeypatch.setenv("NANOSCOPE_TRACKER_S", "90")
+    monkeypatch.setenv("NANOLENS_TRACKER_S", "90")
     monkeypatch.setenv("WANDB_MODE", "offline")
     for more in ([], ["--init_from=resume", "--max_iters=30"]):
         child = train(f"--trackers={tracker}", "--wandb_project=plays", *more)
@@ -250,16 +250,16 @@ def test_a_resumed_training_goes_on_in_the_same_tracker_run(tracker: str, data: 
 
 
 def test_a_missing_library_is_an_error_for_who_types_it_and_a_note_for_a_config_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    from nanoscope.api import tracking
-    from nanoscope.config.load import load
-    from nanoscope.errors import UserError
+    from nanolens.api import tracking
+    from nanolens.config.load import load
+    from nanolens.errors import UserError
 
     monkeypatch.setattr(tracking, "is_installed", lambda name: False)
     with pytest.raises(UserError) as raised:
         tracking.check_trackers(load("quickstart", [("wandb_log", "True")]))
-    assert str(raised.value.faults[0].fix) == "run pip install 'nanoscope[wandb]'"
+    assert str(raised.value.faults[0].fix) == "run pip install 'nanolens[wandb]'"
     (tmp_path / "train_plays.py").write_text("wandb_log = True\nwandb_project = 'plays'\n")
     settings = load(str(tmp_path / "train_plays.py"))
     (note,) = tracking.check_trackers(settings)
-    assert note.args["send"] == "nanoscope send RUN --to=wandb"
+    assert note.args["send"] == "nanolens send RUN --to=wandb"
     assert tracking.tracking(settings.config, tmp_path, lambda event: None) == []

@@ -41,10 +41,10 @@ def test_the_commands_of_the_trackers_page(tmp_path: Path, monkeypatch: pytest.M
         pytest.importorskip(module)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "db"))
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("NANOSCOPE_TRACKER_S", "90")
+    monkeypatch.setenv("NANOLENS_TRACKER_S", "90")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "train.log").write_text("".join(f"iter {k}: loss {4 - k / 100:.4f}, time 30.00ms, mfu 10.00%\n" for k in range(100)))
-    commands = [line for block in blocks("trackers.md", "sh") for line in block.splitlines() if line.startswith("nanoscope ")]
+    commands = [line for block in blocks("trackers.md", "sh") for line in block.splitlines() if line.startswith("nanolens ")]
     assert len(commands) >= 5
     for command in commands:
         words = [sys.executable, "-m", *shlex.split(command)]
@@ -56,7 +56,7 @@ def test_the_commands_of_the_trackers_page(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_trackers_page_names_every_number_that_is_sent():
-    from nanoscope.interop.trackers.rows import NAMES
+    from nanolens.interop.trackers.rows import NAMES
 
     page = (DOCS / "trackers.md").read_text(encoding="utf-8")
     for name in NAMES.values():
@@ -64,12 +64,12 @@ def test_the_trackers_page_names_every_number_that_is_sent():
         assert name in page or f"…/{rest}" in page, name
 
 
-def test_import_nanoscope_is_light():
-    code = "import sys, nanoscope; nanoscope.Run; print([m for m in ('torch', 'numpy', 'scipy', 'rich', 'wandb') if m in sys.modules])"
+def test_import_nanolens_is_light():
+    code = "import sys, nanolens; nanolens.Run; print([m for m in ('torch', 'numpy', 'scipy', 'rich', 'wandb') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout and "scipy" not in done.stdout
     bare = subprocess.run(
-        [sys.executable, "-c", "import sys, nanoscope; print(len(sys.modules))"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import sys, nanolens; print(len(sys.modules))"], capture_output=True, text=True, check=True
     )
     none = subprocess.run([sys.executable, "-c", "import sys, typing; print(len(sys.modules))"], capture_output=True, text=True, check=True)
     assert int(bare.stdout) - int(none.stdout) < 10

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import read_back
 
-from nanoscope.api import sending
-from nanoscope.api.sending import Sender, send
-from nanoscope.interop.trackers import rows
-from nanoscope.record import events as e
-from nanoscope.record.read import read_run
+from nanolens.api import sending
+from nanolens.api.sending import Sender, send
+from nanolens.interop.trackers import rows
+from nanolens.record import events as e
+from nanolens.record.read import read_run
 
 FLOAT32 = 6e-8  # TensorBoard keeps no more
 
@@ -153,7 +153,7 @@ def sent_by(folder: Path, tracker: Memory, name: str = "wandb"):
 
 def test_a_run_that_still_goes_on_is_sent_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "run"
-    monkeypatch.setattr("nanoscope.record.read.state_of", lambda folder, record: "running")
+    monkeypatch.setattr("nanolens.record.read.state_of", lambda folder, record: "running")
     made.write(folder, [e.RunStarted(step=0), *made.around(0), *made.events(1, 10)[:-2]])  # the sample of step 10 is still being written
     first = Memory()
     assert sent_by(folder, first).step == 9, "more may come of step 10"
@@ -299,19 +299,19 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.Monkey
     """A loop of one's own in this process, followed from a thread of it."""
     import threading
 
-    import nanoscope
+    import nanolens
 
     pytest.importorskip("tensorboard")
     monkeypatch.setattr(sending, "FOLLOWED_EVERY_S", 0.02)
-    folder = nanoscope.start_run(tmp_path / "run", config={"batch_size": 4})
-    nanoscope.log(step=1, loss=3.0)
+    folder = nanolens.start_run(tmp_path / "run", config={"batch_size": 4})
+    nanolens.log(step=1, loss=3.0)
     done: list = []
     follower = threading.Thread(target=lambda: done.append(send(str(folder), "tensorboard", follow=True)))
     follower.start()
     for k in range(2, 40):
-        nanoscope.log(step=k, loss=3.0 / k)
+        nanolens.log(step=k, loss=3.0 / k)
     assert follower.is_alive()
-    nanoscope.end_run()
+    nanolens.end_run()
     follower.join(30)
     assert done[0].rows == 39
     numbers, _ = read_back.tensorboard(folder / "tensorboard")
@@ -322,7 +322,7 @@ def test_what_was_sent_to_tensorboard_reads_back_as_the_run(tmp_path: Path):
     pytest.importorskip("tensorboardX")
     folder = made.made_run(tmp_path / "run")
     send(str(folder), "tensorboard")
-    from nanoscope.api.sources import open_run
+    from nanolens.api.sources import open_run
 
     ours, back = read_run(folder), open_run(str(folder / "tensorboard"))
     assert back.steps.step.tolist() == ours.steps.step.tolist() and back.evals.step.tolist() == ours.evals.step.tolist()
@@ -330,4 +330,4 @@ def test_what_was_sent_to_tensorboard_reads_back_as_the_run(tmp_path: Path):
         np.testing.assert_allclose(getattr(back.steps, name), getattr(ours.steps, name), rtol=FLOAT32, err_msg=name)
     np.testing.assert_allclose(back.evals.val, ours.evals.val, rtol=FLOAT32)
     np.testing.assert_allclose(back.evals.train, ours.evals.train, rtol=FLOAT32)
-    assert back.words.trainer == "nanoscope" and back.steps.mfu_frac[0] == pytest.approx(made.TOKENS / 0.011 * made.FLOPS / made.PEAK)
+    assert back.words.trainer == "nanolens" and back.steps.mfu_frac[0] == pytest.approx(made.TOKENS / 0.011 * made.FLOPS / made.PEAK)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from small import SMALL, recorded, small_data
 
-from nanoscope.record.layout import is_run
+from nanolens.record.layout import is_run
 
 if __name__ == "__main__":
     run, changes = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from small import small_data
 
-from nanoscope.data.store import Dataset
+from nanolens.data.store import Dataset
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from nanoscope.config.fields import Config
-from nanoscope.data.store import Dataset
-from nanoscope.data.tokenizers import CharTokenizer
-from nanoscope.record.events import Event
-from nanoscope.record.layout import checkpoint_folder
-from nanoscope.record.write import Recorder, fan_out
-from nanoscope.train.loop import Outcome, train
+from nanolens.config.fields import Config
+from nanolens.data.store import Dataset
+from nanolens.data.tokenizers import CharTokenizer
+from nanolens.record.events import Event
+from nanolens.record.layout import checkpoint_folder
+from nanolens.record.write import Recorder, fan_out
+from nanolens.train.loop import Outcome, train
 
 LETTERS = "abcdefgh .\n"
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from small import but, events_of, recorded, signal_at
 
-from nanoscope.data.store import Dataset
-from nanoscope.data.tokenizers import CharTokenizer
-from nanoscope.errors import UserError
-from nanoscope.record.events import StepTaken
+from nanolens.data.store import Dataset
+from nanolens.data.tokenizers import CharTokenizer
+from nanolens.errors import UserError
+from nanolens.record.events import StepTaken
 
 
 def refused(config, data: Dataset, run: Path) -> str:
@@ -114,7 +114,7 @@ def test_two_processes_do_not_train_in_one_folder(data: Dataset, tmp_path: Path)
 
 
 def test_a_model_that_is_larger_than_its_disk(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nanoscope.files.free_bytes", lambda path: 1000)
+    monkeypatch.setattr("nanolens.files.free_bytes", lambda path: 1000)
     assert "the disk has 1000 left" in refused(but(), data, tmp_path / "run")
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from small import but, events_of, recorded, small_data
 
-from nanoscope.data.store import Dataset
-from nanoscope.model import build
-from nanoscope.model.loss import WithLoss, logits_of
-from nanoscope.train.evaluate import evaluate, evaluate_model, summary
-from nanoscope.train.evaluation_sets import evaluation_sets
-from nanoscope.train.machine import choose_machine
+from nanolens.data.store import Dataset
+from nanolens.model import build
+from nanolens.model.loss import WithLoss, logits_of
+from nanolens.train.evaluate import evaluate, evaluate_model, summary
+from nanolens.train.evaluation_sets import evaluation_sets
+from nanolens.train.machine import choose_machine
 
 
 @pytest.fixture

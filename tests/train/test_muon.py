@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nanoscope.config.fields import Config
-from nanoscope.model.gpt2 import GPT2
-from nanoscope.model.modern import Modern
-from nanoscope.train import muon
-from nanoscope.train.muon import Muon, build_muon, groups_by_shape, momentum_at, orthogonalised, peak_rate
+from nanolens.config.fields import Config
+from nanolens.model.gpt2 import GPT2
+from nanolens.model.modern import Modern
+from nanolens.train import muon
+from nanolens.train.muon import Muon, build_muon, groups_by_shape, momentum_at, orthogonalised, peak_rate
 
 TINY = Config(
     arch="modern", optimizer="muon", n_layer=2, n_head=2, n_embd=16, block_size=8, ngram_rows=32, learning_rate=0.002, weight_decay=0.1

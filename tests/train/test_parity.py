@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from small import recorded
 
-from nanoscope.config.fields import Config
-from nanoscope.data.store import Dataset
-from nanoscope.record.events import Evaluated, Event, StepTaken
+from nanolens.config.fields import Config
+from nanolens.data.store import Dataset
+from nanolens.record.events import Evaluated, Event, StepTaken
 
 SHARED: dict[str, Any] = {
     "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 16, "batch_size": 4, "learning_rate": 3e-3, "min_lr": 3e-4, "warmup_iters": 5,

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from small import but, events_of, recorded, signal_at, steps_of
 
-from nanoscope.data.store import Dataset
-from nanoscope.errors import UserError
-from nanoscope.record.events import Logged, RunEnded, StepTaken
-from nanoscope.record.layout import checkpoint_folders
-from nanoscope.record.read import read_run
-from nanoscope.record.write import Recorder, end_run, living_process, log, mend, read_run_file, start_run, training_here
+from nanolens.data.store import Dataset
+from nanolens.errors import UserError
+from nanolens.record.events import Logged, RunEnded, StepTaken
+from nanolens.record.layout import checkpoint_folders
+from nanolens.record.read import read_run
+from nanolens.record.write import Recorder, end_run, living_process, log, mend, read_run_file, start_run, training_here
 
 
 def step(number: int, loss: float = 1.0) -> StepTaken:
@@ -84,7 +84,7 @@ def test_a_disk_that_fills_up_costs_events_and_tells_how_many(tmp_path: Path, mo
 
 def test_a_run_goes_on_when_checkpoints_cannot_be_written(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The disk is full from step 4 to step 8, then there is room again."""
-    import nanoscope.train.saving as saving
+    import nanolens.train.saving as saving
 
     real = saving.save
 
@@ -107,7 +107,7 @@ def test_a_run_goes_on_when_checkpoints_cannot_be_written(data: Dataset, tmp_pat
 def test_a_full_disk_at_the_end_is_in_the_outcome_and_the_older_checkpoint_stays(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    import nanoscope.train.saving as saving
+    import nanolens.train.saving as saving
 
     real = saving.save
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_holds_the_weights_of_its_step_although_training_goes_on(
     """The writing is held back until later updates have changed the weights: the file must not know of them."""
     import threading
 
-    import nanoscope.train.saving as saving
+    import nanolens.train.saving as saving
 
     real, late = saving.save, threading.Event()
 
@@ -165,7 +165,7 @@ def test_run_json_says_what_was_asked_and_what_it_ran_on(data: Dataset, tmp_path
     assert facts["data"]["train_tokens"] == len(data.train)
     assert facts["data"]["fingerprint"] == data.fingerprint
     assert facts["data"]["tokenizer_fingerprint"]
-    assert set(facts["versions"]) == {"nanoscope", "torch", "numpy", "python"}
+    assert set(facts["versions"]) == {"nanolens", "torch", "numpy", "python"}
     created = facts["created_at_s"]
     recorded(but(max_iters=4, eval_interval=2, init_from="resume"), data, tmp_path / "run")
     again = read_run_file(tmp_path / "run")
@@ -216,7 +216,7 @@ def test_a_claim_from_another_machine_counts_while_it_shows_life(tmp_path: Path)
 
 
 def test_a_training_process_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nanoscope.record.write.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("nanolens.record.write.HEARTBEAT_S", 0.01)
     (tmp_path / "run").mkdir()
     with training_here(tmp_path / "run"):
         claim = tmp_path / "run" / "running.json"

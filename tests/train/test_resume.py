@@ -11,17 +11,17 @@ import pytest
 import torch
 from small import but, digests, evaluations_of, events_of, losses_of, recorded, signal_at, small_data
 
-import nanoscope.train.loop as loop_module
-import nanoscope.train.step as step_module
-from nanoscope.checkpoint import load
-from nanoscope.config.fields import Config
-from nanoscope.data.store import Dataset
-from nanoscope.errors import UserError
-from nanoscope.model import build
-from nanoscope.record.events import Evaluated, StepTaken
-from nanoscope.record.layout import checkpoint_folders, step_of
-from nanoscope.train.evaluate import Evaluation
-from nanoscope.train.stopping import Stopped
+import nanolens.train.loop as loop_module
+import nanolens.train.step as step_module
+from nanolens.checkpoint import load
+from nanolens.config.fields import Config
+from nanolens.data.store import Dataset
+from nanolens.errors import UserError
+from nanolens.model import build
+from nanolens.record.events import Evaluated, StepTaken
+from nanolens.record.layout import checkpoint_folders, step_of
+from nanolens.train.evaluate import Evaluation
+from nanolens.train.stopping import Stopped
 
 KINDS: dict[str, Config] = {
     "plain": but(max_iters=12, eval_interval=5),

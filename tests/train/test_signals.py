@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from small import but, digests, evaluations_of, events_of, losses_of, recorded
 
-from nanoscope.checkpoint import verify
-from nanoscope.data.store import Dataset
-from nanoscope.record.events import RunStarted, StepTaken
-from nanoscope.record.layout import checkpoint_folders, step_of
+from nanolens.checkpoint import verify
+from nanolens.data.store import Dataset
+from nanolens.record.events import RunStarted, StepTaken
+from nanolens.record.layout import checkpoint_folders, step_of
 
 CHILD = Path(__file__).with_name("child.py")
 # By our own exit, or, when the second signal comes after everything is saved, by Python's: a shell reads 143 from both.

@@ -6,9 +6,9 @@ import pytest
 import torch
 from small import but, small_data
 
-from nanoscope.train import tuning
-from nanoscope.train.machine import Machine
-from nanoscope.train.tuning import Tuner, room_bytes
+from nanolens.train import tuning
+from nanolens.train.machine import Machine
+from nanolens.train.tuning import Tuner, room_bytes
 
 
 @pytest.fixture(autouse=True)

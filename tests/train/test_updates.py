@@ -12,10 +12,10 @@ import pytest
 import torch
 from small import SMALL, but, events_of, losses_of, recorded, steps_of
 
-from nanoscope.checkpoint import load
-from nanoscope.data.store import Dataset
-from nanoscope.record.layout import checkpoint_folder
-from nanoscope.sizing import rate_at
+from nanolens.checkpoint import load
+from nanolens.data.store import Dataset
+from nanolens.record.layout import checkpoint_folder
+from nanolens.sizing import rate_at
 
 
 def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
@@ -35,9 +35,9 @@ def test_one_micro_batch_of_16_and_16_of_one_give_the_same_update(data: Dataset,
 
 def test_micro_batch_norms_are_those_of_the_micro_batches_own_gradients(data: Dataset, tmp_path: Path):
     """Checked against gradients taken one by one with the first step's weights."""
-    from nanoscope.model import build
-    from nanoscope.model.loss import WithLoss
-    from nanoscope.train.feed import ShuffledFeed
+    from nanolens.model import build
+    from nanolens.model.loss import WithLoss
+    from nanolens.train.feed import ShuffledFeed
 
     config = but(gradient_accumulation_steps=4, max_iters=1, eval_interval=1)
     run = tmp_path / "run"
@@ -102,9 +102,9 @@ def test_clipping_shortens_and_is_told(data: Dataset, tmp_path: Path):
 
 
 def test_the_optimizer_of_muon_and_adam_gives_each_group_its_rate(data: Dataset):
-    from nanoscope.model import build
-    from nanoscope.train.muon import peak_rate
-    from nanoscope.train.optimizers import build_optimizer, set_rate
+    from nanolens.model import build
+    from nanolens.train.muon import peak_rate
+    from nanolens.train.optimizers import build_optimizer, set_rate
 
     config = but(arch="modern", optimizer="muon", learning_rate=4e-3, matrix_learning_rate=2e-2, ngram_rows=16)
     optimizer = build_optimizer(build(config, 11), config)
@@ -117,8 +117,8 @@ def test_the_optimizer_of_muon_and_adam_gives_each_group_its_rate(data: Dataset)
 
 
 def test_our_adamw_is_torchs_fused_one_bit_for_bit():
-    from nanoscope.model import build
-    from nanoscope.train.adamw import AdamW
+    from nanolens.model import build
+    from nanolens.train.adamw import AdamW
 
     def trained(kind, **more):
         torch.manual_seed(0)
@@ -151,8 +151,8 @@ def test_training_does_not_import_torchs_compiler(tmp_path: Path):
 
 
 def test_batches_are_those_of_the_order_wherever_one_begins(data: Dataset):
-    from nanoscope.data.batches import Shuffled
-    from nanoscope.train.feed import ShuffledFeed
+    from nanolens.data.batches import Shuffled
+    from nanolens.train.feed import ShuffledFeed
 
     order = Shuffled(data.train, 16, 3)
     feed = ShuffledFeed(data.train, 16, 5, 3, torch.device("cpu"))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanoscope.analysis.case import Case
-from nanoscope.analysis.diagnose import diagnose
-from nanoscope.analysis.finding import Finding
-from nanoscope.analysis.symptoms import findings_of, module
-from nanoscope.record.run import Known, Mark, Reading, Run, Words, evals_from, steps_from
+from nanolens.analysis.case import Case
+from nanolens.analysis.diagnose import diagnose
+from nanolens.analysis.finding import Finding
+from nanolens.analysis.symptoms import findings_of, module
+from nanolens.record.run import Known, Mark, Reading, Run, Words, evals_from, steps_from
 
 NANOGPT = Words(
     trainer="nanogpt", loss="last_micro_batch", time="with_eval", updates_before_printed=1, peak_flops=312e12, mfu_is_smoothed=True
 )
-OURS = Words(trainer="nanoscope", loss="mean", time="step_only")
+OURS = Words(trainer="nanolens", loss="mean", time="step_only")
 
 GPU_DEMO = {
     "dataset": "shakespeare_char", "batch_size": 64, "block_size": 256, "gradient_accumulation_steps": 1, "n_layer": 6, "n_head": 6, "n_embd": 384, "dropout": 0.2,

@@ -1,6 +1,6 @@
 import numpy as np
 
-from nanoscope.record.run import Words
+from nanolens.record.run import Words
 from symptoms.build import OURS, curve, make, sure
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nanoscope.record.run import Words
+from nanolens.record.run import Words
 from symptoms.build import GPU_DEMO, found, make, mark, sure
 
 NANOCHAT = Words(trainer="nanochat", loss="smoothed", time="step_only", updates_before_printed=1, peak_flops=989e12)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from nanoscope.analysis.case import Case
+from nanolens.analysis.case import Case
 from symptoms.build import curve, found, make, mark, sure
 
 NAN = float("nan")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from nanoscope.record.events import RanksPaced
-from nanoscope.record.rank_facts import rank_facts
+from nanolens.record.events import RanksPaced
+from nanolens.record.rank_facts import rank_facts
 from symptoms.build import OURS, found, make, mark, sure
 
 LOSSES = np.linspace(4, 3, 50)

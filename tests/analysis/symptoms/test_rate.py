@@ -1,6 +1,6 @@
 import numpy as np
 
-from nanoscope.analysis.symptoms.rate import usual_rate
+from nanolens.analysis.symptoms.rate import usual_rate
 from symptoms.build import char_curve, make, sure
 
 CHAR = {

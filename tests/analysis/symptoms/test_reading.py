@@ -1,4 +1,4 @@
-from nanoscope.record.run import Reading
+from nanolens.record.run import Reading
 from symptoms.build import make, sure
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from nanoscope.analysis.symptoms.repetition import worth
+from nanolens.analysis.symptoms.repetition import worth
 from symptoms.build import GPU_DEMO, found, make, sure
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from nanoscope.record.run import Mark
+from nanolens.record.run import Mark
 from symptoms.build import curve, found, make, mark, sure
 
 

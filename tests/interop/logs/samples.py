@@ -27,8 +27,8 @@ step 0: train loss 10.3912, val loss 10.3904
 10 | loss 8.2210 | lr 5.000000e-06 | 810.13ms | mfu 21.44%
 """
 
-NANOSCOPE = """\
-# nanoscope 0.1.0 run=runs/quick-1 loss=mean time=step_only updates_before_printed=1 mfu=unsmoothed peak_flops=210000000000 tokens_per_update=768
+NANOLENS = """\
+# nanolens 0.1.0 run=runs/quick-1 loss=mean time=step_only updates_before_printed=1 mfu=unsmoothed peak_flops=210000000000 tokens_per_update=768
 step 0: train loss 4.1751, val loss 4.1762
 iter 0: loss 4.1790, time 55.12ms, mfu 60.10%
 iter 1: loss 4.0120, time 54.02ms, mfu 61.30%
@@ -276,7 +276,7 @@ EPOCH_TABLE = (
 )
 
 ALL = {
-    "nanogpt": NANOGPT, "llama2c": LLAMA2C, "nanoscope": NANOSCOPE, "nanochat": NANOCHAT_2025, "nanochat 2026": NANOCHAT_2026,
+    "nanogpt": NANOGPT, "llama2c": LLAMA2C, "nanolens": NANOLENS, "nanochat": NANOCHAT_2025, "nanochat 2026": NANOCHAT_2026,
     "autoresearch": AUTORESEARCH, "llm.c": LLMC_CONSOLE, "llm.c main.log": LLMC_MAIN_LOG, "llm.c torch": LLMC_TORCH, "llm.c c": LLMC_C,
     "modded-nanogpt": MODDED, "modded-nanogpt 2024": MODDED_2024, "build-nanogpt": BUILD_NANOGPT, "build-nanogpt log": BUILD_NANOGPT_LOG,
     "litgpt": LITGPT, "torchtitan": TORCHTITAN, "hf-trainer": HF_TRAINER, "hf state": HF_STATE, "tqdm": LIGHTNING, "key-value": KEY_VALUE,

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from nanoscope.errors import UserError
-from nanoscope.interop.logs import read_log, read_logs
-from nanoscope.record.run import Run
+from nanolens.errors import UserError
+from nanolens.interop.logs import read_log, read_logs
+from nanolens.record.run import Run
 from tests.interop.logs import samples
 
 
@@ -71,8 +71,8 @@ def test_llama2c_means_what_nanogpt_means():
 
 
 def test_our_own_piped_lines_keep_our_meanings():
-    run = read_log(samples.NANOSCOPE)
-    assert run.words.trainer == "nanoscope" and run.words.loss == "mean" and run.words.time == "step_only"
+    run = read_log(samples.NANOLENS)
+    assert run.words.trainer == "nanolens" and run.words.loss == "mean" and run.words.time == "step_only"
     assert run.words.peak_flops == 210e9 and not run.words.mfu_is_smoothed
     assert steps(run) == [1, 2] and run.evals.step.tolist() == [0] and run.get("tokens_per_update") == 768
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nanoscope.interop.logs import read_log
+from nanolens.interop.logs import read_log
 
 ROW = "iter 10: loss 2.5000, time 30.00ms, mfu 10.00%\n"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanoscope.errors import UserError
-from nanoscope.interop.logs import FORMATS, read_logs
-from nanoscope.interop.logs.rows import NUMBER
-from nanoscope.interop.logs.text import clean, decode
+from nanolens.errors import UserError
+from nanolens.interop.logs import FORMATS, read_logs
+from nanolens.interop.logs.rows import NUMBER
+from nanolens.interop.logs.text import clean, decode
 from tests.interop.logs import samples
 
 LENIENT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

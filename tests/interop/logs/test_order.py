@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nanoscope.errors import UserError
-from nanoscope.interop.logs import LogReader, read_log, read_logs
-from nanoscope.interop.logs.text import clean, decode
+from nanolens.errors import UserError
+from nanolens.interop.logs import LogReader, read_log, read_logs
+from nanolens.interop.logs.text import clean, decode
 from tests.interop.logs import samples
 
 

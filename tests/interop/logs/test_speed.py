@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from nanoscope.errors import UserError
-from nanoscope.interop.logs import read_logs
+from nanolens.errors import UserError
+from nanolens.interop.logs import read_logs
 from tests.interop.logs import samples
 
 

@@ -1,0 +1,5 @@
+import sys
+
+from nanolens.cli import main
+
+sys.exit(main())

@@ -1,0 +1,121 @@
+"""One `emit` for the loop, any number of listeners behind it, none of which can stop or slow the training.
+
+The record is written at once, in the loop's own thread: it is the truth. Everybody else (live view, printed lines, trackers, the watch
+for trouble) has a thread and a queue of its own. `emit` only appends to the queue and wakes nobody, so it costs the loop well under a
+microsecond; the thread looks a few times a second. A listener that raises is counted and told; one that hangs loses events, not the run.
+
+A listener is a callable that takes an event. It may also have: `tick()`, called after each look at the queue; `close()`, called at the end;
+`poll_s`, how often to look; `patience_s`, how long the end of a run waits for it; `name`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from nanolens.record import events as e
+
+QUEUE_LIMIT = 50_000  # events that may wait for one listener: more than an hour of 10 steps a second, about 20 MB
+FAILURES_IN_A_ROW = 20  # after so many a listener is not called any more
+PATIENCE_S = 10.0
+
+Listener = Callable[[e.Event], Any]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What went wrong with one listener."""
+
+    listener: str
+    failures: int  # times it raised
+    missed: int  # events it never got
+    because: str  # the first error, or that it did not come to an end
+
+
+class Listeners:
+    def __init__(self, record: Listener, others: Iterable[Listener] = ()):
+        self._record = record
+        self._lock = threading.Lock()
+        self._channels = [_Channel(listener, self) for listener in others]
+
+    def add(self, listener: Listener) -> None:
+        self._channels.append(_Channel(listener, self))
+
+    def emit(self, event: e.Event) -> None:
+        if not event.at_s:
+            event = msgspec.structs.replace(event, at_s=time.time())
+        with self._lock:  # checkpoints are saved, and trouble is noticed, in threads of their own
+            self._record(event)
+        for channel in self._channels:
+            channel.put(event)
+
+    def close(self) -> list[Trouble]:
+        """Lets each listener finish what waits for it, all at the same time, and tells of those that had trouble."""
+        began_at_s = time.monotonic()
+        for channel in self._channels:
+            channel.closing.set()
+        return [trouble for channel in self._channels if (trouble := channel.join(began_at_s)) is not None]
+
+
+class _Channel:
+    def __init__(self, listener: Listener, owner: Listeners):
+        self.listener = listener
+        self.name = getattr(listener, "name", type(listener).__name__)
+        self.owner = owner
+        self.closing = threading.Event()
+        self.waiting: deque[e.Event] = deque()
+        self.failures = self.failures_in_a_row = self.missed = 0
+        self.because = ""
+        self.thread = threading.Thread(target=self._work, name=f"nanolens-{self.name}", daemon=True)
+        self.thread.start()
+
+    def put(self, event: e.Event) -> None:
+        if len(self.waiting) < QUEUE_LIMIT:
+            self.waiting.append(event)
+        else:
+            self.missed += 1
+
+    def join(self, began_at_s: float) -> Trouble | None:
+        until_s = began_at_s + getattr(self.listener, "patience_s", PATIENCE_S)
+        self.thread.join(max(0.0, until_s - time.monotonic()))
+        if self.thread.is_alive():
+            self.missed += len(self.waiting)
+            self.because = self.because or "it did not come to an end"
+        if self.failures or self.missed or self.because:
+            return Trouble(self.name, self.failures, self.missed, self.because or "it was too slow")
+        return None
+
+    def _work(self) -> None:
+        poll_s = getattr(self.listener, "poll_s", 0.25)
+        try:
+            closing = False
+            while not closing:
+                closing = self.closing.wait(poll_s)
+                while self.waiting:
+                    self._call(self.listener, self.waiting.popleft())
+                if (tick := getattr(self.listener, "tick", None)) is not None:
+                    self._call(tick)
+        finally:
+            if (close := getattr(self.listener, "close", None)) is not None:
+                self._call(close)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> None:
+        if self.failures_in_a_row >= FAILURES_IN_A_ROW:
+            self.missed += len(args)
+            return
+        try:
+            function(*args)
+            self.failures_in_a_row = 0
+        except Exception as error:  # whatever it is, it may not end a training; it is told at once and at the end
+            self.failures += 1
+            self.failures_in_a_row += 1
+            if not self.because:
+                self.because = f"{type(error).__name__}: {error}"
+                step = getattr(args[0], "step", 0) if args else 0
+                self.owner.emit(e.Warned(step=step, code="listener_failed", claim=f"{self.name} raised {self.because}"))

@@ -1,0 +1,179 @@
+"""A GPT that learns more from each FLOP than GPT-2's design does. What each ingredient is worth is measured in docs/recipe.md.
+
+    idx (B, T) -> embedding (+ shift + n-gram tables) -> n_layer x [attention, mlp] -> norm -> head -> soft-capped logits (B, T, V)
+
+Every norm is an RMSNorm without weights; there are no biases; positions enter by rotation (RoPE) of queries and keys, which are then
+normed; the mlp's activation is ReLU squared; the head is a matrix of its own. Head and projections back into the residual stream start at
+zero: the first loss is ln V exactly, and every block begins as the identity. With `token_shift` off and `ngram_rows` 0 this is, number for
+number, the NanoChat architecture of the transformers library.
+
+Letters in comments: B sequences, T tokens in each, d = n_embd channels, H heads of d / H channels, V tokens in the vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nanolens.config.fields import Config
+from nanolens.errors import fault
+from nanolens.message import msg
+from nanolens.model.cache import Cache, LayerCache
+from nanolens.model.fused import causal_attention, norm, relu_squared, turned
+from nanolens.model.loss import softcapped
+
+ROPE_BASE = 10_000.0
+
+
+class Modern(nn.Module):
+    turn: Tensor
+
+    def __init__(self, config: Config, vocab_size: int):
+        super().__init__()
+        head_size = config.n_embd // config.n_head
+        if head_size % 2:
+            raise fault(
+                msg("n_embd / n_head = {size:count} is odd, and rotary positions need pairs of channels", size=head_size),
+                fix=msg("choose n_embd and n_head so that their quotient is even"),
+            )
+        self.softcap = config.softcap
+        self.embedding = nn.Embedding(vocab_size, config.n_embd)
+        self.shift = nn.Parameter(torch.zeros(config.n_embd)) if config.token_shift else None
+        self.ngrams = NgramTables(config, vocab_size) if config.ngram_rows else None
+        self.reach = config.ngram_order - 1  # how far back an embedding looks, at most
+        self.dropout = config.dropout
+        self.blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
+        self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        angle = torch.outer(torch.arange(config.block_size), ROPE_BASE ** -(torch.arange(0, head_size, 2) / head_size))
+        turn = torch.stack((angle.cos(), -angle.sin()), dim=-1)  # (block_size, d / H / 2, 2); backwards, as NanoChat turns
+        self.register_buffer("turn", turn[:, None, None], persistent=False)
+        nn.init.normal_(self.embedding.weight)
+        nn.init.zeros_(self.head.weight)
+
+    def hidden(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
+        """(B, T) ids -> (B, T, d), ready for the head. With a cache, `idx` continues the tokens that the cache has seen."""
+        start = cache.length if cache else 0
+        x = dropped(self._embed(idx, cache.tokens[:, -self.reach :] if cache else idx[:, :0]), self)
+        turn = self.turn[start : start + idx.shape[1]]
+        for number, block in enumerate(self.blocks):
+            x = block(x, turn, cache.layers[number] if cache else None)
+        return norm(x)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return softcapped(self.head(self.hidden(idx)), self.softcap)
+
+    def optimizer_groups(self, config: Config) -> list[dict[str, Any]]:
+        """Parameters by their role, which decides how they are updated (see train/muon.py). q, k and v are three matrices in one weight."""
+        attentions = [module for module in self.modules() if isinstance(module, Attention)]
+        mlps = [module for module in self.modules() if isinstance(module, MLP)]
+        single = [attention.out.weight for attention in attentions] + [matrix.weight for mlp in mlps for matrix in (mlp.up, mlp.down)]
+        groups: list[dict[str, Any]] = [
+            {
+                "role": "matrix",
+                "params": [attention.qkv.weight for attention in attentions],
+                "parts": 3,
+                "weight_decay": config.weight_decay,
+            },
+            {"role": "matrix", "params": single, "weight_decay": config.weight_decay},
+            {"role": "embedding", "params": [self.embedding.weight], "weight_decay": 0.0},
+            {"role": "head", "params": [self.head.weight], "weight_decay": config.weight_decay},
+        ]
+        if self.shift is not None:
+            groups.append({"role": "vector", "params": [self.shift], "weight_decay": 0.0})
+        if self.ngrams is not None:
+            groups.append({"role": "table", "params": [self.ngrams.rows.weight], "weight_decay": 0.0})
+        return groups
+
+    def _embed(self, idx: Tensor, before: Tensor) -> Tensor:
+        """`before` holds the ids that stand before `idx` and that its shift and n-grams reach back to."""
+        ids = torch.cat((before, idx), dim=1) if before.shape[1] else idx
+        x = self.embedding(ids)
+        if self.shift is not None:
+            x = x + self.shift * F.pad(x, (0, 0, 1, -1))
+        if self.ngrams is not None:
+            x = x + self.ngrams(ids)
+        return norm(x)[:, before.shape[1] :]
+
+
+class NgramTables(nn.Module):
+    """A vector for each pair of tokens, each triple and so on, found by hashing: what the blocks need not learn from single tokens."""
+
+    def __init__(self, config: Config, vocab_size: int):
+        super().__init__()
+        self.base = vocab_size + 1  # one more than there are tokens: 0 stands for "nothing before"
+        self.n_rows, self.order, self.dropout = config.ngram_rows, config.ngram_order, config.ngram_dropout
+        self.rows = nn.Embedding((self.order - 1) * self.n_rows, config.n_embd)  # pairs first, then triples, ...
+        nn.init.zeros_(self.rows.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) ids -> (B, T, d): the sum of the vectors of all n-grams that end there."""
+        last = gram = ids + 1
+        places = []
+        for back in range(1, self.order):
+            gram = gram + pow(self.base, back, 1 << 61) * earlier(last, back)
+            places.append((back - 1) * self.n_rows + self.row_of(gram))
+        found = self.rows(torch.stack(places))  # (order - 1, B, T, d)
+        if self.training and self.dropout:
+            # Whole n-grams are left out, not channels of them: a rare one is otherwise learnt by heart at its first sight.
+            found = found * F.dropout(found.new_ones(found.shape[:-1]), self.dropout)[..., None]
+        return found.sum(0)
+
+    def row_of(self, gram: Tensor) -> Tensor:
+        mixed = gram * 0x9E3779B1  # the golden ratio in 32 bits: neighbouring numbers land far apart; int64 wraps the same on every device
+        return (mixed ^ (mixed >> 15)) % self.n_rows
+
+
+class Block(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.attention = Attention(config)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, turn: Tensor, cache: LayerCache | None) -> Tensor:
+        x = x + self.attention(norm(x), turn, cache)
+        return x + self.mlp(norm(x))
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.out = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        nn.init.normal_(self.qkv.weight, std=config.n_embd**-0.5)
+        nn.init.zeros_(self.out.weight)
+        self.n_head = config.n_head
+        self.dropout = config.dropout
+
+    def forward(self, x: Tensor, turn: Tensor, cache: LayerCache | None) -> Tensor:
+        B, T, d = x.shape
+        qkv = self.qkv(x).view(B, T, 3, self.n_head, -1)
+        q, k = turned(qkv[:, :, :2], turn).unbind(2)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)  # each (B, H, T, d / H)
+        # No dropout of attention weights: on a CPU it would rule out the fused kernel, for no gain that we could measure.
+        y = causal_attention(q, k, v) if cache is None else cache.attention(q, k, v)
+        return dropped(self.out(y.transpose(1, 2).reshape(B, T, d)), self)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.up = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
+        self.down = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
+        nn.init.normal_(self.up.weight, std=config.n_embd**-0.5)
+        nn.init.zeros_(self.down.weight)
+        self.dropout = config.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropped(self.down(relu_squared(self.up(x))), self)
+
+
+def dropped(x: Tensor, module: Modern | Attention | MLP) -> Tensor:
+    return F.dropout(x, module.dropout) if module.training and module.dropout else x
+
+
+def earlier(ids: Tensor, by: int) -> Tensor:
+    """What stood `by` places before each id; 0 where nothing did."""
+    return F.pad(ids, (by, 0))[:, : ids.shape[1]]

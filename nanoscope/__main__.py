@@ -1,5 +1,0 @@
-import sys
-
-from nanoscope.cli import main
-
-sys.exit(main())
