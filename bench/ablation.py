@@ -32,7 +32,7 @@ from nanolens.config.load import load
 from nanolens.data.store import Dataset, open_dataset
 from nanolens.model import modern
 from nanolens.record.events import Event, StepTaken
-from nanolens.train.loop import train
+from nanolens.training.loop import train
 
 ADAMW_RATES = (1e-3, 2e-3, 4e-3, 8e-3)
 RATE_FACTORS = (0.5, 1.0, 2.0)

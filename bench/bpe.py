@@ -25,8 +25,8 @@ from nanolens.config.load import load
 from nanolens.data.store import Dataset, open_folder
 from nanolens.sizing import flops_per_token, shape_of
 from nanolens.sizing.memory import padded_vocab
-from nanolens.train.loop import train
 from nanolens.train.muon import NEWTON_SCHULZ_STEPS
+from nanolens.training.loop import train
 
 SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 96, "block_size": 64, "batch_size": 8, "gradient_accumulation_steps": 1, "dropout": 0.0}
 VAL_TOKENS = 16_384  # at 50,257 logits each, more would take longer than the training

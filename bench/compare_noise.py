@@ -39,7 +39,7 @@ def groups_of(folder: Path) -> dict[str, list]:
 
 def verdict(ones: Iterable, others: Iterable):
     from nanolens.analysis.compare import compare
-    from nanolens.analysis.compare_side import Group
+    from nanolens.comparison.side import Group
 
     return compare([Group("a", tuple(ones)), Group("b", tuple(others))]).outcome("steps").verdicts[0]
 

@@ -22,7 +22,7 @@ from nanolens.data.store import open_dataset
 from nanolens.record.layout import is_run
 from nanolens.record.read import read_run
 from nanolens.record.write import Recorder
-from nanolens.train.loop import train
+from nanolens.training.loop import train
 
 
 def main() -> None:

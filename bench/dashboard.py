@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def curves(folder: Path, given: argparse.Namespace) -> int:
-    from nanolens.api.dashboard import name_of
+    from nanolens.page.runs import name_of
 
     paths = [write_run(folder / "runs" / f"run-{i}", given.points, seed=i) for i in range(given.runs)]
     hash_of_all = "#/compare/" + ",".join(map(name_of, paths))
@@ -212,7 +212,7 @@ TINY = [
 
 def streams(folder: Path, given: argparse.Namespace) -> int:
     """One training, the page's server beside it; the streams are opened and closed in turns, and each turn's step times are taken."""
-    from nanolens.api.dashboard import name_of
+    from nanolens.page.runs import name_of
     from nanolens.record.read import read_run
 
     root = folder / "runs"

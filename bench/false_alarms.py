@@ -31,17 +31,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from nanolens.analysis.diagnose import diagnose, is_fault
-from nanolens.analysis.finding import Finding
 from nanolens.config.fields import Config
 from nanolens.config.preset import named_preset
 from nanolens.data.store import Dataset, open_dataset
+from nanolens.diagnosis import diagnose, is_fault
+from nanolens.facts.finding import Finding
 from nanolens.model import gpt2, modern
 from nanolens.record.layout import is_run
 from nanolens.record.read import read_run
 from nanolens.record.run import Run, until
 from nanolens.record.write import Recorder
-from nanolens.train import feed, loop, optimizers, step, trainee
+from nanolens.train import optimizers, step
+from nanolens.training import feed, loop
+from nanolens.training import state as trainee
 
 BASE: dict[str, Any] = {
     "dataset": "pydocs", "n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 32, "batch_size": 12, "gradient_accumulation_steps": 1,
@@ -242,7 +244,7 @@ def frozen_blocks() -> Iterator[None]:
                 parameter.requires_grad_(False)
         return plain(model, *rest, **named)
 
-    from nanolens.train import setup
+    from nanolens.training import setup
 
     with patch.object(setup, "build_optimizer", made):
         yield
@@ -330,9 +332,9 @@ def make(made: Made, folder: Path, seed: object = None) -> Run:
     processor = SimpleNamespace(**{**time.__dict__, "perf_counter": time.process_time})
     recorder = Recorder(folder)
     with contextlib.ExitStack() as stack:
-        for module in ("clock", "step", "evaluate"):
-            stack.enter_context(patch(f"nanolens.train.{module}.time", processor))
-        stack.enter_context(patch("nanolens.train.machine.measured_peak", lambda *rest, **named: 2e10))
+        for module in ("train.clock", "train.step", "training.evaluate"):
+            stack.enter_context(patch(f"nanolens.{module}.time", processor))
+        stack.enter_context(patch("nanolens.training.machine.measured_peak", lambda *rest, **named: 2e10))
         stack.enter_context(made.broken())
         try:
             loop.train(config, dataset, folder, recorder, may_refuse=False)

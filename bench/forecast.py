@@ -33,7 +33,7 @@ class Case:
 
 
 def cases_of(folder: Path) -> tuple[list[Case], list[tuple[str, float, str]]]:
-    from nanolens.analysis.forecast import Refusal, forecast
+    from nanolens.forecasting import Refusal, forecast
     from nanolens.record.layout import is_run
     from nanolens.record.read import read_run
     from nanolens.record.run import until

@@ -66,10 +66,10 @@ def measured(arch: str, threads: int, point: dict[str, int]) -> dict[str, float]
     from nanolens.api.calibration_worker import made_up, peak_bytes
     from nanolens.config.fields import Config
     from nanolens.sizing import flops_per_token, shape_of
-    from nanolens.train.begin import Beginning
     from nanolens.train.clock import Clock
-    from nanolens.train.setup import set_up
     from nanolens.train.step import take_update
+    from nanolens.training.begin import Beginning
+    from nanolens.training.setup import set_up
 
     config = Config(
         arch=arch, n_head=point["n_embd"] // 64, gradient_accumulation_steps=1, threads=threads, compile=False, device="cpu", **point,

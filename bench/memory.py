@@ -104,10 +104,10 @@ def our_side(given: argparse.Namespace) -> dict[str, float]:
 
     from nanolens.config.fields import Config
     from nanolens.data.store import Dataset
-    from nanolens.train.begin import Beginning
     from nanolens.train.clock import Clock
-    from nanolens.train.setup import set_up
     from nanolens.train.step import take_update
+    from nanolens.training.begin import Beginning
+    from nanolens.training.setup import set_up
 
     config = Config(
         n_layer=given.n_layer, n_head=given.n_head, n_embd=given.n_embd, block_size=given.block_size, batch_size=given.batch_size,

@@ -173,7 +173,7 @@ def trained(config, out: Path) -> Path:
     from nanolens.data.store import open_folder
     from nanolens.record.read import read_run
     from nanolens.record.write import Recorder
-    from nanolens.train.loop import train
+    from nanolens.training.loop import train
 
     if (out / "run.json").is_file():
         if read_run(out).get("state") == "finished":
@@ -240,10 +240,10 @@ def really(folder: Path, only: str) -> None:
 
 def gain_of(folder: Path, name: str) -> tuple[float, float] | None:
     """Val loss at the end of the run less that of the mended one, on the same windows, and its standard error."""
-    from nanolens.analysis.statistics import paired_difference
     from nanolens.api.probe.look import joined, look_at
     from nanolens.api.probe.subject import open_subject
     from nanolens.data.batches import eval_windows
+    from nanolens.facts.statistics import paired_difference
 
     run, mended = run_of(folder, name), folder / "really" / name
     kept = mended / "gain.json"

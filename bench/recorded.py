@@ -122,7 +122,7 @@ def record(folder: Path, specs: Iterator[Spec], seconds: float) -> None:
     from nanolens.record.layout import is_run
     from nanolens.record.read import read_run
     from nanolens.record.write import Recorder
-    from nanolens.train.loop import train
+    from nanolens.training.loop import train
 
     every = list(specs)
     random.Random(0).shuffle(every)  # whatever is there when it is stopped is a fair sample

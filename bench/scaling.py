@@ -3,7 +3,8 @@
     python bench/scaling.py [--updates=60] [--accumulation=2]
 
 The plan's inputs are measured first: a micro-batch on one thread while the other core is busy with the same (as it will be), and the link
-between two processes (`nanolens.train.link`). The same is done for the given model with 1, 2 and 8 micro-batches in an update.
+between two processes (`nanolens.training.distributed.bandwidth`). The same is done for the given model with 1, 2 and 8 micro-batches in an
+update.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def started(jobs: list[dict[str, Any]], threads: int, *, together: bool) -> list
 
 
 def worker(job: dict[str, Any]) -> None:
-    from nanolens.train.ranks import ALONE
-    from nanolens.train.together import join
+    from nanolens.training.distributed.group import join
+    from nanolens.training.distributed.ranks import ALONE
 
     ranks = join() or ALONE
     found = measured_link(ranks.size) if job["kind"] == "link" else trained(job, ranks)
@@ -102,7 +103,7 @@ def worker(job: dict[str, Any]) -> None:
 
 
 def measured_link(size: int) -> dict[str, float]:
-    from nanolens.train.link import measure
+    from nanolens.training.distributed.bandwidth import measure
 
     link = measure(size)
     return {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}
@@ -112,7 +113,7 @@ def trained(job: dict[str, Any], ranks: Any) -> dict[str, Any]:
     from nanolens.config.fields import Config
     from nanolens.data.store import Dataset
     from nanolens.record.events import Event, StepTaken
-    from nanolens.train.loop import train
+    from nanolens.training.loop import train
 
     config = Config(
         **SIZE, gradient_accumulation_steps=job["accumulation"], max_iters=job["updates"], lr_decay_iters=job["updates"], warmup_iters=5,
@@ -149,9 +150,9 @@ def optimizer_s(config: Any, data: Any) -> float:
     """Norm, clipping and the update itself, without gradients."""
     import torch
 
-    from nanolens.train.begin import Beginning
     from nanolens.train.guards import clip, global_norm
-    from nanolens.train.setup import set_up
+    from nanolens.training.begin import Beginning
+    from nanolens.training.setup import set_up
 
     trainee = set_up(replace(config, max_iters=10), data, Beginning(None, False, None, ()), lambda event: None, None).trainee
     took = []

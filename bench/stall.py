@@ -17,7 +17,7 @@ from nanolens.config.load import load
 from nanolens.data.store import open_dataset
 from nanolens.record.events import CheckpointSaved, Event, StepTaken
 from nanolens.record.write import Recorder, fan_out
-from nanolens.train.loop import train
+from nanolens.training.loop import train
 
 ALLOWED = 0.02
 

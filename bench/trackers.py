@@ -38,7 +38,7 @@ def init(**more):
 # The training's own command, with a clock around the tracker's listener.
 TRAINING = """
 import sys, time
-from nanolens.api.tracking import Tracking
+from nanolens.trackers.live import Tracking
 from nanolens.cli import main
 spent_s = 0.0
 def timed(method):

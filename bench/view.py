@@ -48,7 +48,7 @@ class Turns:
     def view(self, progress):
         from rich.console import Console
 
-        from nanolens.present.live import LiveView
+        from nanolens.show.live import LiveView
 
         nowhere = open(os.devnull, "w")  # noqa: SIM115 - open for as long as the view draws
         self.live = LiveView(progress, Console(file=nowhere, force_terminal=True, width=120, height=40))

@@ -2,7 +2,7 @@
 
 The sentence is the key of the translation, so it stands in the code as a plain literal: `msg("step {step:count} took {took:seconds}",
 step=step, took=took_s)`. A placeholder names the *kind* of its value, never its digits: how many decimals a loss has, or which unit
-a time is given in, is decided once, in `present/words.py`, where a Message becomes text in the reader's language.
+a time is given in, is decided once, in `show/words.py`, where a Message becomes text in the reader's language.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Message:
     args: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The English sentence with its values as Python shows them: for logs and tests of our own. Users get `present.words.say`."""
+        """The English sentence with its values as Python shows them: for logs and tests of our own. Users get `show.words.say`."""
         return _Plain().vformat(self.msgid, (), self.args)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nanolens.message import KINDS
-from nanolens.present import words
-from nanolens.present.locale_check import Collected, _take_messages, collect, faults_of, needs_translation
+from nanolens.show import words
+from tools.locale_check import Collected, _take_messages, collect, faults_of, needs_translation
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_every_message_keeps_the_rules(collected: Collected) -> None:
 @pytest.mark.parametrize("lang", [lang for lang in words.LANGUAGES if lang != "en"])
 def test_every_sentence_is_translated_and_none_is_stale(collected: Collected, lang: str) -> None:
     problems = list(faults_of(collected.sentences, words.catalogue(lang)))
-    assert problems == [], f"{len(problems)} sentences; `python -m nanolens.present.locale_check` lists them"
+    assert problems == [], f"{len(problems)} sentences; `python tools/locale_check.py` lists them"
 
 
 def test_hindi_is_written_in_devanagari() -> None:

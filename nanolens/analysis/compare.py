@@ -14,7 +14,7 @@ from nanolens.analysis.compare_differences import Difference, differences, unexp
 from nanolens.analysis.compare_grounds import Grounds, grounds, in_bits_per_byte
 from nanolens.analysis.compare_labels import labels
 from nanolens.analysis.compare_remarks import remarks
-from nanolens.analysis.compare_side import Group, Side
+from nanolens.comparison.side import Group, Side
 from nanolens.errors import fault
 from nanolens.message import Message, msg
 

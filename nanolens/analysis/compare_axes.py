@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from nanolens.analysis.compare_noise import SMALLEST_DIFFERENCE, Measured, measure, seeds_needed
-from nanolens.analysis.compare_side import AXES, Side
+from nanolens.comparison.side import AXES, Side
 from nanolens.message import Message, msg
 
 KINDS = {"steps": "count", "tokens": "tokens", "flops": "flops", "time": "seconds", "energy": "about"}

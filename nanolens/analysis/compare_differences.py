@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nanolens.analysis.compare_side import Side
+from nanolens.comparison.side import Side
 from nanolens.config.fields import settings
 from nanolens.message import Message, msg
 

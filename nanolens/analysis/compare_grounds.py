@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nanolens.analysis.compare_side import Group, Side
+from nanolens.comparison.side import Group, Side
 from nanolens.message import Message, msg
 from nanolens.record.run import Run
 

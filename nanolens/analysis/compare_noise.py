@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanolens.analysis.compare_side import Side
-from nanolens.analysis.references import SEED_SPREAD
-from nanolens.analysis.statistics import standard_error, t_quantile
+from nanolens.comparison.side import Side
+from nanolens.facts.references import SEED_SPREAD
+from nanolens.facts.statistics import standard_error, t_quantile
 from nanolens.message import Message, msg
 
 CONFIDENCE = 0.95

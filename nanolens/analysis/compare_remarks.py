@@ -11,9 +11,9 @@ import numpy as np
 from nanolens.analysis.compare_axes import Outcome
 from nanolens.analysis.compare_differences import Difference, unexplained_speed
 from nanolens.analysis.compare_grounds import Grounds
-from nanolens.analysis.compare_side import Side
-from nanolens.analysis.laws import LOSS_LAWS, LossLaw
 from nanolens.analysis.plan_loss import web_text_loss
+from nanolens.comparison.side import Side
+from nanolens.facts.laws import LOSS_LAWS, LossLaw
 from nanolens.message import Message, msg
 
 AGREE = 0.02  # nats: batch losses of two runs that are still the same computation, rounding apart

@@ -14,7 +14,7 @@ from nanolens.errors import fault
 from nanolens.message import Message, msg
 
 if TYPE_CHECKING:
-    from nanolens.analysis.case import Case
+    from nanolens.facts.case import Case
 
 
 @dataclass(frozen=True)

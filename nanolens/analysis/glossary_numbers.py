@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.explain.about import schedule_words, tokens_per_update_words
 from nanolens.analysis.explain.evaluations import bits_per_byte
 from nanolens.analysis.explain.updates import LARGEST_FOR_PERPLEXITY, seen_words, true_mfu_words
 from nanolens.analysis.story import epochs_words, per_parameter_words
 from nanolens.config.fields import settings
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 from nanolens.sizing import memory
 

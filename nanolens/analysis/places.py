@@ -4,7 +4,7 @@ record.
 
 from __future__ import annotations
 
-from nanolens.analysis.case import Case
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from nanolens.analysis.laws import LOSS_LAWS, STEP_LAW_RANGE, critical_batch, step_law_batch, worth_of_tokens
-from nanolens.analysis.plan_facts import DataFacts, MachineFacts
 from nanolens.analysis.plan_loss import expected_loss
-from nanolens.analysis.plan_memory import memory_rows
 from nanolens.analysis.plan_ranks import sections_of
 from nanolens.analysis.plan_rows import Row, Section, calculated, estimated, two_digits, unknown
 from nanolens.analysis.plan_time import TimePlan, time_plan, time_rows
 from nanolens.analysis.plan_warnings import Warning, disk_bytes, is_extrapolated, suggested_rate, warnings_of
 from nanolens.config.fields import Config
 from nanolens.config.preset import Preset
+from nanolens.facts.laws import LOSS_LAWS, STEP_LAW_RANGE, critical_batch, step_law_batch, worth_of_tokens
 from nanolens.message import Message, msg
+from nanolens.planning.figures import DataFacts, MachineFacts
+from nanolens.planning.memory import memory_rows
 from nanolens.sizing import Shape, flops_per_token, parameters, shape_of
 
 PARTS = {
@@ -207,7 +207,7 @@ def _optimisation_rows(config: Config, shape: Shape) -> Iterator[Row]:
 
 
 def _disk_rows(config: Config, shape: Shape) -> Iterator[Row]:
-    from nanolens.analysis.plan_memory import checkpoint_bytes
+    from nanolens.planning.memory import checkpoint_bytes
 
     yield calculated(
         "checkpoint_bytes", msg("one checkpoint"), checkpoint_bytes(shape), "bytes", msg("weights and optimizer, 12 bytes a parameter")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nanolens.analysis.case import Case
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 from nanolens.record.run import Run
 

@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass
 
 from nanolens.analysis.corpora import corpus_named
-from nanolens.analysis.laws import LOSS_LAWS, critical_batch, tokens_wasted, worth_of_tokens
-from nanolens.analysis.plan_facts import DataFacts
 from nanolens.analysis.plan_rows import Row, estimated, measured, unknown
-from nanolens.analysis.references import REFERENCES
 from nanolens.config.fields import Config
 from nanolens.config.preset import Preset
+from nanolens.facts.laws import LOSS_LAWS, critical_batch, tokens_wasted, worth_of_tokens
+from nanolens.facts.references import REFERENCES
 from nanolens.message import msg
+from nanolens.planning.figures import DataFacts
 from nanolens.sizing import Shape, parameters
 
 

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nanolens.analysis.finding import Change
 from nanolens.analysis.plan_rows import Row, Section, estimated, unknown
 from nanolens.analysis.plan_time import TimePlan
 from nanolens.analysis.plan_warnings import Warning
 from nanolens.errors import fault
+from nanolens.facts.finding import Change
 from nanolens.message import Message, msg
 from nanolens.sizing import parameters
 
-BUCKETS = 8  # as train/ddp.py sends them
+BUCKETS = 8  # as training/distributed/parallel.py sends them
 BACKWARD_FRAC = 2 / 3  # of a micro-batch
 GRADIENT_BYTES = 4  # float32, as they are averaged
 LATENCY_S = 0.0003  # of an ordinary local network; 0.00005 within a machine

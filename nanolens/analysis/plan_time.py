@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nanolens.analysis.plan_facts import MachineFacts
-from nanolens.analysis.plan_memory import checkpoint_bytes
 from nanolens.analysis.plan_rows import Row, Source, estimated, unknown
 from nanolens.config.fields import Config
 from nanolens.message import Message, msg
+from nanolens.planning.figures import MachineFacts
+from nanolens.planning.memory import checkpoint_bytes
 from nanolens.sizing import Shape, flops_per_token
 from nanolens.sizing.power import board_watts
 from nanolens.sizing.roofline import update_time

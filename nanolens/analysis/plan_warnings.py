@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nanolens.analysis.corpora import corpus_named
-from nanolens.analysis.finding import Change
-from nanolens.analysis.laws import (
+from nanolens.analysis.plan_rows import two_digits
+from nanolens.analysis.plan_time import TimePlan
+from nanolens.config.fields import Config
+from nanolens.facts.finding import Change
+from nanolens.facts.laws import (
     critical_batch,
     is_outside_step_law,
     rate_for_batch,
@@ -17,13 +20,10 @@ from nanolens.analysis.laws import (
     tokens_wasted,
     worth_of_tokens,
 )
-from nanolens.analysis.plan_facts import DataFacts, MachineFacts
-from nanolens.analysis.plan_memory import checkpoint_bytes, largest_micro_batch, peak_memory, usable_memory
-from nanolens.analysis.plan_rows import two_digits
-from nanolens.analysis.plan_time import TimePlan
-from nanolens.analysis.references import REFERENCES
-from nanolens.config.fields import Config
+from nanolens.facts.references import REFERENCES
 from nanolens.message import Message, msg
+from nanolens.planning.figures import DataFacts, MachineFacts
+from nanolens.planning.memory import checkpoint_bytes, largest_micro_batch, peak_memory, usable_memory
 from nanolens.sizing import Shape, parameters
 
 MANY_EPOCHS = 24  # tokens repeated so often are worth half of fresh ones, and even with dropout val soon turns

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from nanolens.analysis.finding import Evidence, Finding, Sureness
-from nanolens.analysis.probe import SMALLEST_WORTH
+from nanolens.facts.finding import Evidence, Finding, Sureness
 from nanolens.message import msg
+from nanolens.probing.judge import SMALLEST_WORTH
 from nanolens.record.run import Run
 
 TESTED_BY: Mapping[str, tuple[str, ...]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanolens.analysis.case import Case
+from nanolens.facts.case import Case
 
 SLOW = 1.5  # times an ordinary update: beyond the jitter of any machine that is not shared
 

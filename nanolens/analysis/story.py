@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from nanolens.analysis import pace
-from nanolens.analysis.case import Case
 from nanolens.analysis.explanation import Remark, Section
 from nanolens.analysis.rows import broken_rows
+from nanolens.facts import timing as pace
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 
 PART_NAMES: dict[str, Message] = {

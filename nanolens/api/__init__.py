@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from nanolens.api.answers import explain as explain
     from nanolens.api.answers import forecast as forecast
     from nanolens.api.answers import plan as plan
-    from nanolens.api.model import Model as Model
-    from nanolens.api.model import load as load
     from nanolens.api.run import Run as Run
     from nanolens.api.run import train as train
-    from nanolens.api.sending import send as send
     from nanolens.errors import UserError as UserError
+    from nanolens.loaded import Model as Model
+    from nanolens.loaded import load as load
     from nanolens.record.write import end_run as end_run
     from nanolens.record.write import log as log
     from nanolens.record.write import start_run as start_run
+    from nanolens.trackers.sender import send as send
 
 _HOMES = {
     "train": "nanolens.api.run",
     "Run": "nanolens.api.run",
-    "load": "nanolens.api.model",
-    "Model": "nanolens.api.model",
+    "load": "nanolens.loaded",
+    "Model": "nanolens.loaded",
     "compare": "nanolens.api.answers",
     "diagnose": "nanolens.api.answers",
     "explain": "nanolens.api.answers",
     "forecast": "nanolens.api.answers",
     "plan": "nanolens.api.answers",
-    "send": "nanolens.api.sending",
+    "send": "nanolens.trackers.sender",
     "log": "nanolens.record.write",
     "start_run": "nanolens.record.write",
     "end_run": "nanolens.record.write",

@@ -19,11 +19,11 @@ from nanolens.config.fields import as_text
 
 if TYPE_CHECKING:
     from nanolens.analysis.compare import Comparison
-    from nanolens.analysis.diagnose import Diagnosis
     from nanolens.analysis.explanation import Explanation
-    from nanolens.analysis.forecast import Forecast, Refusal
     from nanolens.analysis.plan import Plan
     from nanolens.api.run import Run
+    from nanolens.diagnosis import Diagnosis
+    from nanolens.forecasting import Forecast, Refusal
 
 Answer = TypeVar("Answer")
 Target: TypeAlias = "str | Path | Run"
@@ -54,8 +54,8 @@ class Told(Generic[Answer]):
 
 def diagnose(target: Target, *, config: str | None = None, hardware: str | None = None, **known: Any) -> Told[Diagnosis]:
     """What is wrong with a run, or with the log of any trainer, how sure that is, and what to change."""
-    from nanolens.analysis.diagnose import diagnose as diagnosed
     from nanolens.api.sources import open_run
+    from nanolens.diagnosis import diagnose as diagnosed
 
     return told_diagnosis(diagnosed(open_run(named(target), config, hardware, _options(known))))
 
@@ -73,7 +73,7 @@ def told_diagnosis(found: Diagnosis) -> Told[Diagnosis]:
 
 def explain(target: Target, *, config: str | None = None, hardware: str | None = None, **known: Any) -> Told[Explanation]:
     """Each number of a run, a log or a config, and the story that they tell."""
-    from nanolens.api.explaining import Subject, explained
+    from nanolens.explanation.subject import Subject, explained
     from nanolens.present import document, markdown, text
 
     found = explained(Subject(named(target), config, hardware, _options(known)))
@@ -130,9 +130,9 @@ def plan(
 
 def forecast(target: Target, at: int | str | None = None, *, config: str | None = None, **known: Any) -> Told[Forecast | Refusal]:
     """Where the curve is going, with an interval, or why that cannot be said. `at` is a step, or so many tokens ("500Mtok")."""
-    from nanolens.analysis.forecast import forecast as foreseen
     from nanolens.api.forecasting import step_named
     from nanolens.api.sources import open_run
+    from nanolens.forecasting import forecast as foreseen
     from nanolens.present.forecast import json_of, markdown_of, text_of
 
     run = open_run(named(target), config, None, _options(known))

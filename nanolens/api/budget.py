@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nanolens.analysis.plan_budget import budget_named
 from nanolens.errors import fault
 from nanolens.message import msg
+from nanolens.planning.budget import budget_named
 
 
 def seconds_named(text: str) -> float:

@@ -13,9 +13,9 @@ import sys
 import time
 from typing import Any
 
-from nanolens.analysis.plan_facts import Calibration
 from nanolens.config.fields import Config
 from nanolens.message import Message, msg
+from nanolens.planning.figures import Calibration
 
 BUDGET_S = 6.0  # of timed work; building the model and importing libraries come on top
 PATIENCE_S = 180.0

@@ -63,8 +63,8 @@ def main() -> None:
 
 
 def answer(config: Config, vocab_size: int, dataset: str, budget_s: float, started_at_s: float) -> dict[str, Any]:
-    from nanolens.train import loop
-    from nanolens.train.machine import choose_machine, measured_peak, with_peak
+    from nanolens.training import loop
+    from nanolens.training.machine import choose_machine, measured_peak, with_peak
 
     assert loop
     machine = choose_machine(config, lambda event: None)
@@ -162,7 +162,7 @@ class Trial:
 
 def measured_point(config: Config, trial: Trial, data: Any, machine: Any, folder: Path, libraries: float) -> Point:
     """`libraries`: bytes of their pages that were in memory before the trial had its own process."""
-    from nanolens.train.loop import train
+    from nanolens.training.loop import train
 
     accumulation = min(
         2, config.gradient_accumulation_steps
@@ -240,9 +240,9 @@ def optimizer_time(config: Config, data: Any) -> tuple[float, int]:
     """(seconds of norm, clipping and update without the gradients, parameters)."""
     import torch
 
-    from nanolens.train.begin import Beginning
     from nanolens.train.guards import clip, global_norm
-    from nanolens.train.setup import set_up
+    from nanolens.training.begin import Beginning
+    from nanolens.training.setup import set_up
 
     workshop = set_up(config, data, Beginning(None, False, None, ()), lambda event: None, None)
     trainee, machine, took = workshop.trainee, workshop.machine, []
@@ -356,7 +356,7 @@ def peak_bytes(machine: Any) -> float:
         return float(torch.cuda.max_memory_reserved(machine.device))
     if machine.device.type == "mps":
         return float(machine.memory_in_use())
-    from nanolens.train.machine import most_resident
+    from nanolens.training.machine import most_resident
 
     return float(most_resident())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nanolens.analysis.compare import Comparison, compare
 from nanolens.analysis.compare_axes import Verdict
-from nanolens.analysis.compare_side import Group
+from nanolens.comparison.side import Group
 from nanolens.errors import fault
 from nanolens.message import msg
 from nanolens.record.layout import is_run

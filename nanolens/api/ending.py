@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanolens.api.folders import as_typed
-from nanolens.api.tracking import tracker_places
 from nanolens.config.preset import named_preset
 from nanolens.message import Message
-from nanolens.present.progress import Progress
-from nanolens.present.summary import Ending, Expected
 from nanolens.record.layout import checkpoint_folder
+from nanolens.record.progress import Progress
+from nanolens.record.store import as_typed
+from nanolens.session.summary import Ending, Expected
+from nanolens.trackers.live import tracker_places
 
 if TYPE_CHECKING:
-    from nanolens.analysis.finding import Finding
+    from nanolens.facts.finding import Finding
 
 
 def ending_of(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.plan_budget import budget_named
 from nanolens.errors import fault
+from nanolens.facts.case import Case
 from nanolens.message import msg
+from nanolens.planning.budget import budget_named
 from nanolens.record.run import Run
 
 

@@ -72,7 +72,7 @@ def take_over(settings: Settings) -> None:
         return
     if not folder.is_dir() or nanogpt_file(folder) is None:
         return
-    from nanolens.api.importing import import_model
+    from nanolens.convert.importing import import_model
 
     asked = [(key, as_text(getattr(config, key))) for key in ("data_order", "dataset", "seed") if settings.came_from.get(key) != "default"]
     import_model(str(folder), str(folder), asked)
@@ -82,7 +82,7 @@ def initial_weights(config: Config, dataset: Dataset) -> tuple[Config, Mapping[s
     """Weights that come from elsewhere, with the shape that they bring along; None where the run begins from nothing or from a run."""
     if config.init_from in ("scratch", "resume") or run_named(config.init_from) is not None:
         return config, None
-    from nanolens.api.importing import read_foreign_model
+    from nanolens.convert.importing import read_foreign_model
     from nanolens.interop.fitting import fit
 
     model = read_foreign_model(config.init_from)

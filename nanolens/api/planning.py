@@ -11,8 +11,6 @@ from pathlib import Path
 from nanolens import files
 from nanolens.analysis.corpora import corpus_named
 from nanolens.analysis.plan import Plan, make_plan
-from nanolens.analysis.plan_budget import Budget, best_for, budget_named, estimated_speed
-from nanolens.analysis.plan_facts import Calibration, DataFacts, MachineFacts
 from nanolens.analysis.plan_ranks import RanksAsked
 from nanolens.config.fields import Config, as_text
 from nanolens.config.load import load
@@ -20,6 +18,8 @@ from nanolens.config.preset import named_preset
 from nanolens.config.settings import Settings
 from nanolens.errors import Fault, UserError, fault, raise_if_any
 from nanolens.message import Message, msg
+from nanolens.planning.budget import Budget, best_for, budget_named, estimated_speed
+from nanolens.planning.figures import Calibration, DataFacts, MachineFacts
 from nanolens.sizing import Device, hardware_named, shape_of
 from nanolens.sizing.memory import is_head_chunked, padded_vocab
 
@@ -160,7 +160,7 @@ def this_machine(config: Config) -> MachineFacts:
         return dataclasses.replace(
             facts, not_calibrated=msg("torch is not installed, so nothing can be measured: {command:code}", command="pip install torch")
         )
-    from nanolens.train.machine import choose_machine
+    from nanolens.training.machine import choose_machine
 
     chosen = choose_machine(config, lambda event: None)
     kind = {"cuda": "gpu", "mps": "apple"}.get(chosen.device.type, "cpu")

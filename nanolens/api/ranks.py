@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanolens.api.folders import find_runs
 from nanolens.errors import UserError
 from nanolens.record.layout import RUNS, checkpoint_folders, is_run, step_of
+from nanolens.record.store import find_runs
 from nanolens.record.write import read_run_file
 
 if TYPE_CHECKING:
-    from nanolens.train.ranks import Ranks
+    from nanolens.training.distributed.ranks import Ranks
 
 LAUNCHER = "NANOLENS_LAUNCHER"  # in the environment of the processes that `--devices` starts: who started them
 _joined: list[Ranks] = []
@@ -33,7 +33,7 @@ def ranks_here() -> Ranks | None:
         return None
     if not _joined:
         launcher = int(os.environ.get(LAUNCHER, os.getppid()))  # asked before torch is imported, which takes seconds
-        from nanolens.train.together import join
+        from nanolens.training.distributed.group import join
 
         group = join(launcher=launcher)
         if group is None:

@@ -16,13 +16,13 @@ import numpy as np
 
 from nanolens.analysis.compare_axes import Verdict, verdicts_at
 from nanolens.analysis.compare_labels import labels
-from nanolens.analysis.compare_side import Group, Side
+from nanolens.comparison.side import Group, Side
 from nanolens.errors import UserError, fault
 from nanolens.message import msg
 from nanolens.record.run import Run, evals_from
 
 if TYPE_CHECKING:
-    from nanolens.api.model import Model
+    from nanolens.loaded import Model
 
 WINDOWS_AT_ONCE = 8
 TOKENS = 1 << 16  # scored by each model, where the val split has as many
@@ -61,8 +61,8 @@ def _step_of(side: Side) -> float:
 
 
 def _load(target: str) -> Model:
-    from nanolens.api.folders import find_run
-    from nanolens.api.model import load
+    from nanolens.loaded import load
+    from nanolens.record.store import find_run
 
     try:
         find_run(target)
@@ -157,7 +157,7 @@ def _bits_over_nats(run: Run) -> float:
 def _window_losses(model: Model, windows: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     import torch
 
-    from nanolens.train.evaluate import evaluate_model
+    from nanolens.training.evaluate import evaluate_model
 
     batches = [(torch.from_numpy(x).long().to(model.device), torch.from_numpy(y).long().to(model.device)) for x, y in windows]
     return np.array(evaluate_model(model.module, batches, _machine(model)).batch_losses)
@@ -167,7 +167,7 @@ def _passage_bits(model: Model, passages: list[str]) -> np.ndarray:
     """Bits per byte of each passage: in its own tokens, window after window, the first token of a passage not counted."""
     import torch
 
-    from nanolens.train.evaluate import evaluate_model
+    from nanolens.training.evaluate import evaluate_model
 
     found = []
     context = model.config.block_size
@@ -186,6 +186,6 @@ def _passage_bits(model: Model, passages: list[str]) -> np.ndarray:
 
 def _machine(model: Model) -> Any:
     from nanolens.config.fields import Config
-    from nanolens.train.machine import choose_machine
+    from nanolens.training.machine import choose_machine
 
     return choose_machine(Config(device=model.device, dtype="float32"), lambda event: None)

@@ -8,18 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from nanolens.api.folders import RunAt, find_run
 from nanolens.config.fields import as_text
 from nanolens.errors import fault
 from nanolens.message import msg
+from nanolens.record.store import RunAt, find_run
 
 if TYPE_CHECKING:
-    from nanolens.analysis.diagnose import Diagnosis
     from nanolens.analysis.explanation import Explanation
-    from nanolens.analysis.finding import Finding
-    from nanolens.analysis.forecast import Forecast, Refusal
     from nanolens.api.answers import Told
-    from nanolens.api.model import Model
+    from nanolens.diagnosis import Diagnosis
+    from nanolens.facts.finding import Finding
+    from nanolens.forecasting import Forecast, Refusal
+    from nanolens.loaded import Model
     from nanolens.record.events import Event
     from nanolens.record.run import Evals, Steps
     from nanolens.record.run import Run as Columns
@@ -32,9 +32,9 @@ def train(source: str | None = None, *, listeners: Sequence[Callable[[Event], An
     (see `nanolens.record.events`), each in a thread of its own. Unless `quiet`, nanoGPT's lines are printed. A mistake raises UserError;
     a run that failed raises RuntimeError with the reason; Ctrl-C saves and raises KeyboardInterrupt. Whatever was trained is on disk then.
     """
-    from nanolens.api.process import raise_if_signalled
     from nanolens.api.training import plan_job, run_job
-    from nanolens.present.lines import LineView
+    from nanolens.session.detach import raise_if_signalled
+    from nanolens.show.lines import LineView
 
     job = plan_job(source, [(key, as_text(value)) for key, value in settings.items()])
 
@@ -132,8 +132,8 @@ class Run:
 
     def findings(self) -> Findings:
         """What `nanolens diagnose` says of it: a sequence of `Finding`s, which prints as the command does."""
-        from nanolens.analysis.diagnose import diagnose
         from nanolens.api.answers import told_diagnosis
+        from nanolens.diagnosis import diagnose
 
         return Findings(told_diagnosis(diagnose(self.columns)))
 
@@ -163,7 +163,7 @@ class Run:
 
     def model(self, step: int | None = None, *, best: bool = False, device: str = "auto") -> Model:
         """The trained model: of a step, of the best evaluation, or the newest."""
-        from nanolens.api.model import load
+        from nanolens.loaded import load
 
         return load(self.folder if step is None else f"{self.folder}@{step}", best=best, device=device)
 

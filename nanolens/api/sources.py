@@ -64,9 +64,9 @@ def _value(text: str) -> object:
 
 
 def _own_run(target: str) -> Run | None:
-    from nanolens.api.folders import find_run
     from nanolens.record.read import read_run
     from nanolens.record.run import until
+    from nanolens.record.store import find_run
 
     try:
         at = find_run(target)

@@ -109,7 +109,7 @@ def _tried(base: Config, dataset: Any, folder: Path, values: dict[str, float | i
     from nanolens.config.check import faults_in
     from nanolens.errors import raise_if_any
     from nanolens.record.write import Recorder
-    from nanolens.train.loop import train
+    from nanolens.training.loop import train
 
     config = trial_config(base, values, updates, folder)
     raise_if_any(list(faults_in(config, {key: f"--{key}" for key in values})))
@@ -141,7 +141,7 @@ def trial_config(base: Config, values: dict[str, float | int], updates: int, fol
 def _clearly_worse(trials: Sequence[Trial]) -> dict[int, bool]:
     """Of each trial, whether it is worse than the best by more than the noise of such runs (`compare`'s own measure)."""
     from nanolens.analysis.compare_noise import measure
-    from nanolens.analysis.compare_side import Group, Side
+    from nanolens.comparison.side import Group, Side
     from nanolens.record.read import read_run
 
     finite = [trial for trial in trials if math.isfinite(trial.val)]

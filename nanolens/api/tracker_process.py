@@ -14,8 +14,8 @@ import time
 import traceback
 from pathlib import Path
 
-from nanolens.api.sending import Kept, Sender
 from nanolens.record.layout import EVENTS_FILE, tracker_file
+from nanolens.trackers.sender import Kept, Sender
 
 POLL_S = 1.0
 LONGEST_PAUSE_S = 60.0  # between two tries after a failure
@@ -34,7 +34,7 @@ def main(tracker: str, run: str, parent: str) -> int:
         sender = Sender(folder, tracker, tracker_named(tracker))
         sender.outlet.kept.write(pid=os.getpid(), because="", is_closed=False)  # it may have begun its notes anew
         sender.open()
-        import nanolens.analysis.diagnose
+        import nanolens.diagnosis
         import nanolens.present.markdown  # noqa: F401  now, while there is time: at the end there are only seconds
 
         _follow(sender, int(parent))

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanolens.api.folders import choose_folder, claim_folder, resumed_if_begun, source_name
 from nanolens.api.origins import initial_weights, run_named, settings_of_run, take_over, with_shape_of
 from nanolens.api.ranks import ranks_here
-from nanolens.api.tracking import check_trackers, told_of, tracking
 from nanolens.api.tuning import with_answer
 from nanolens.config.fields import settings as all_settings
 from nanolens.config.load import load
@@ -24,13 +22,15 @@ from nanolens.config.preset import Preset, named_preset
 from nanolens.config.settings import Settings
 from nanolens.errors import fault
 from nanolens.message import Message, msg
-from nanolens.present.progress import Progress, about_run
 from nanolens.record.layout import OWN_MODEL, RUN_FILE, RUNS, is_run
+from nanolens.record.progress import Progress, about_run
+from nanolens.record.store import choose_folder, claim_folder, resumed_if_begun, source_name
+from nanolens.trackers.live import check_trackers, told_of, tracking
 
 if TYPE_CHECKING:
-    from nanolens.analysis.finding import Finding
-    from nanolens.api.listeners import Listener, Trouble
-    from nanolens.train.ranks import Ranks
+    from nanolens.facts.finding import Finding
+    from nanolens.session.listeners import Listener, Trouble
+    from nanolens.training.distributed.ranks import Ranks
 
 DEFAULT_PRESET = "quickstart"
 
@@ -147,10 +147,10 @@ def run_job(
 
 
 def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path], Iterable[Listener]], **together: Any) -> Ended:
-    from nanolens.api.listeners import Listeners
     from nanolens.api.watchdog import Watchdog, certain_faults
     from nanolens.record.write import Recorder
-    from nanolens.train.loop import train
+    from nanolens.session.listeners import Listeners
+    from nanolens.training.loop import train
 
     config, initial = initial_weights(job.settings.config, dataset)
     progress = Progress(about_run(folder.name, dataclasses.asdict(config)), learn=lambda: about_folder(folder))
@@ -177,7 +177,7 @@ def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path
 
 def diagnosed(folder: Path) -> tuple[Sequence[Finding], tuple[Message, ...]]:
     """What the run's own record shows. A diagnosis that fails is told, and costs the run nothing."""
-    from nanolens.analysis.diagnose import diagnose
+    from nanolens.diagnosis import diagnose
     from nanolens.record.read import read_run
 
     try:

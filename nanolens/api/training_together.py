@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanolens.api.folders import choose_folder
 from nanolens.api.origins import initial_weights
 from nanolens.api.training import Ended, Job, _remove_if_empty, _train, settle_folder
 from nanolens.message import msg
-from nanolens.present.progress import Progress, about_run
-from nanolens.train.ranks import Ranks
+from nanolens.record.progress import Progress, about_run
+from nanolens.record.store import choose_folder
+from nanolens.training.distributed.ranks import Ranks
 
 if TYPE_CHECKING:
-    from nanolens.api.listeners import Listener
+    from nanolens.session.listeners import Listener
 
 
 def run_together(
@@ -33,7 +33,7 @@ def run_together(
             return _train(job, dataset, folder, views, ranks=ranks)
         finally:
             _remove_if_empty(folder)
-    from nanolens.train.loop import train
+    from nanolens.training.loop import train
 
     config, initial = initial_weights(config, dataset)
     outcome = train(config, dataset, folder, lambda event: None, initial=initial, ranks=ranks)

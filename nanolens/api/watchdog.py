@@ -53,9 +53,9 @@ class Watchdog:
 
 def certain_faults(folder: Path) -> list[tuple[str, str]]:
     """What the record of a run in progress leaves no doubt of, among the things that are wrong."""
-    from nanolens.analysis.diagnose import FAULTS, diagnose
-    from nanolens.present.words import say
+    from nanolens.diagnosis import FAULTS, diagnose
     from nanolens.record.read import read_run
+    from nanolens.show.words import say
 
     found = diagnose(read_run(folder)).findings
     return [(finding.code, say(finding.claim)) for finding in found if finding.sureness == "certain" and finding.code in FAULTS]

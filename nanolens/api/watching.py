@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from nanolens.api.training import about_folder
-from nanolens.present.progress import Progress
 from nanolens.record import events as e
+from nanolens.record.progress import Progress
 from nanolens.record.read import events_since
 from nanolens.record.write import living_process
 

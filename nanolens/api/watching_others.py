@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def watch_others(command: Sequence[str], tell: Callable[[Message], None]) -> tuple[int, Path]:
     """(exit code, run folder). `tell` gets what is certainly wrong while the command runs, each thing once."""
-    from nanolens.interop.watch import free_folder, watch_command
+    from nanolens.logs.watch import free_folder, watch_command
 
     folder = free_folder(command)
     tell(msg("{command:code} is recorded in {folder:code}", command=command[0], folder=str(folder)))
@@ -30,7 +30,7 @@ class Teller:
         self._told: set[str] = set()
 
     def __call__(self, run: Run) -> None:
-        from nanolens.analysis.diagnose import FAULTS, diagnose
+        from nanolens.diagnosis import FAULTS, diagnose
 
         for finding in diagnose(run).findings:
             if finding.sureness == "certain" and finding.code in FAULTS and finding.code not in self._told:

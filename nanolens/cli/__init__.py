@@ -113,13 +113,13 @@ def language(words: Sequence[str]) -> str:
 
 
 def say(message: Message, lang: str) -> str:
-    from nanolens.present import words
+    from nanolens.show import words
 
     return words.say(message, lang)
 
 
 def _languages() -> tuple[str, ...]:
-    from nanolens.present.words import LANGUAGES
+    from nanolens.show.words import LANGUAGES
 
     return LANGUAGES
 

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: Any, help: Message | str | None = None, **about: Any) -> argparse.Action:
         if isinstance(help, Message):
-            from nanolens.present.words import say
+            from nanolens.show.words import say
 
             help = say(help, self.lang).replace("%", "%%")  # argparse fills its own values into a help text
         return super().add_argument(*names, help=help, **about)

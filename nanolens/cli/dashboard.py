@@ -19,7 +19,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.api.dashboard import serve
+    from nanolens.page.runs import serve
     from nanolens.record.layout import RUNS, is_run
 
     folder = Path(given.folder) if given.folder else None

@@ -32,8 +32,8 @@ def run(given: argparse.Namespace) -> int:
     if given.why:
         _print_why(given.why, given.lang)
         return 0
-    from nanolens.analysis.diagnose import diagnose
     from nanolens.api.sources import open_run
+    from nanolens.diagnosis import diagnose
 
     diagnosis = diagnose(open_run(given.target, given.config, given.hardware, given.overrides))
     form = "json" if given.json else given.format
@@ -58,7 +58,7 @@ def _print_plan(run: Run, lang: str) -> None:
     """The run against what `nanolens plan` had expected of these very settings, where it was asked."""
     from nanolens.api.plans import planned_for
     from nanolens.present.blocks import GAP, Block, for_stream
-    from nanolens.present.words import tied
+    from nanolens.show.words import tied
 
     held = planned_for(run)
     if held:

@@ -14,7 +14,7 @@ from nanolens.message import msg
 if TYPE_CHECKING:
     from nanolens.analysis.explanation import Explanation
     from nanolens.analysis.glossary import Entry
-    from nanolens.api.explaining import Subject
+    from nanolens.explanation.subject import Subject
 
 HELP = msg("what every number means, line by line, and the story of the run")
 
@@ -33,7 +33,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nanolens.api.explaining import Subject, entry, explained
+    from nanolens.explanation.subject import Subject, entry, explained
 
     form = "json" if given.json else given.format
     subject = Subject(given.target, given.config, given.hardware, given.overrides)
@@ -70,7 +70,7 @@ def _print_explanation(explanation: Explanation, form: str, lang: str) -> None:
 def _print_pipe(subject: Subject, lang: str) -> None:
     """What has arrived is explained while the rest is still coming."""
     from nanolens.analysis.explanation import Explanation, Section
-    from nanolens.api.explaining import follow
+    from nanolens.explanation.subject import follow
     from nanolens.present.blocks import GAP, for_stream
     from nanolens.present.text import explanation_blocks, passages_blocks, section_blocks
 

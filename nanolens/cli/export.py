@@ -26,8 +26,8 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.api.exporting import export_model
     from nanolens.cli import say
+    from nanolens.convert.exporting import export_model
 
     with shown_progress(given.lang) as told:
         done = export_model(

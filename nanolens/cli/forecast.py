@@ -24,9 +24,9 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.analysis.forecast import Forecast, forecast
     from nanolens.api.forecasting import step_named
     from nanolens.api.sources import open_run
+    from nanolens.forecasting import Forecast, forecast
     from nanolens.present.forecast import json_of, markdown_of, panels_of, text_of
     from nanolens.present.plots import picture, require_picture_name
 

@@ -20,10 +20,10 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.api.folders import as_typed
-    from nanolens.api.importing import import_model
     from nanolens.cli import say
     from nanolens.cli.export import shown_progress
+    from nanolens.convert.importing import import_model
+    from nanolens.record.store import as_typed
 
     with shown_progress(given.lang) as told:
         done = import_model(given.source, given.out_dir, given.overrides, given.tokenizer, told)

@@ -72,7 +72,7 @@ def run(given: Namespace) -> int:
 
 def _ending(text: str, command: str, given: Namespace) -> list:
     from nanolens.present.blocks import GAP, Block
-    from nanolens.present.words import tied
+    from nanolens.show.words import tied
 
     blocks = []
     if text:

@@ -77,7 +77,7 @@ def run(given: Namespace) -> int:
             progress=told,
             part=given.part,
         )
-    from nanolens.present.words import say
+    from nanolens.show.words import say
 
     if given.part not in (None, "join"):
         print(say(_part_summary(prepared, given.part), given.lang))
@@ -231,7 +231,7 @@ class _Bar:
         self._bars.stop()
 
     def __call__(self, progress: Progress) -> None:
-        from nanolens.present.words import say
+        from nanolens.show.words import say
 
         if progress.stage not in self._tasks:
             self._tasks[progress.stage] = self._bars.add_task(
@@ -260,7 +260,7 @@ class _Lines:
         begun = self._begun_at_s.setdefault(progress.stage, now)
         if now - self._said_at_s < self.EVERY_S or not progress.done_bytes:
             return
-        from nanolens.present.words import say
+        from nanolens.show.words import say
 
         self._said_at_s = now
         rate = progress.done_bytes / max(now - begun, 1e-9)

@@ -6,9 +6,9 @@ import json
 import sys
 from argparse import Namespace
 
-from nanolens.analysis.probe import QUESTIONS
 from nanolens.cli.arguments import Parser
 from nanolens.message import Message, msg
+from nanolens.probing.judge import QUESTIONS
 
 HELP = msg("ask a run by experiment what limits its loss: short branches from a checkpoint, each with one change")
 
@@ -29,7 +29,7 @@ def run(given: Namespace) -> int:
     from nanolens.api.probe.keep import as_plain
     from nanolens.present.blocks import for_stream
     from nanolens.present.probe import blocks_of, plan_blocks, plan_json
-    from nanolens.present.words import say
+    from nanolens.show.words import say
 
     questions, budget_s = tuple(given.question or QUESTIONS), seconds_named(given.budget)
     if given.plan:

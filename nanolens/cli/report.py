@@ -21,10 +21,10 @@ def arguments(parser: Parser) -> None:
 
 def run(given: Namespace) -> int:
     from nanolens import files
-    from nanolens.api.dashboard import report
-    from nanolens.api.folders import source_name
     from nanolens.api.sources import open_run
     from nanolens.cli import say
+    from nanolens.page.runs import report
+    from nanolens.record.store import source_name
 
     read = open_run(given.run, given.config, given.hardware, given.overrides)
     out = Path(given.out or f"{source_name(None, read.name)}.html")

@@ -43,9 +43,9 @@ def run(given: Namespace) -> int:
 
 
 def _lines(rows: list[Row], lang: str) -> list[str]:
-    from nanolens.present.live import STATES, clean
     from nanolens.present.table import table
-    from nanolens.present.words import say, show
+    from nanolens.show.live import STATES, clean
+    from nanolens.show.words import say, show
 
     def text(value: object, kind: str) -> str:
         return "-" if isinstance(value, float) and math.isnan(value) else show(value, kind, lang)

@@ -12,7 +12,7 @@ from nanolens.errors import Fault, fault
 from nanolens.message import msg
 
 if TYPE_CHECKING:
-    from nanolens.api.model import Model
+    from nanolens.loaded import Model
 
 HELP = msg("let a trained model write; several runs write side by side, from the same prompt and seed")
 SEPARATOR = "---------------"  # nanoGPT's
@@ -42,8 +42,8 @@ def run(given: Namespace) -> int:
     if not names:
         raise UsageError(Fault(msg("which run?"), fix=msg("name one: {command:code} lists them", command="nanolens runs")))
     prompt = _prompt(given.prompt)
-    from nanolens.api.model import load
     from nanolens.cli import say
+    from nanolens.loaded import load
 
     models = [load(name, best=given.best, device=given.device, arch=given.arch) for name in names]
     for model in models:

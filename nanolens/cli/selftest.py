@@ -15,8 +15,8 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.api.selftest import Check, selftest
-    from nanolens.present.words import say, show
+    from nanolens.measure.selftest import Check, selftest
+    from nanolens.show.words import say, show
 
     words = {"ok": msg("ok"), "failed": msg("FAILED"), "skipped": msg("skipped")}
 

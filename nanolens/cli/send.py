@@ -12,7 +12,7 @@ from nanolens.message import Message, msg
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from nanolens.api.sending import Sent
+    from nanolens.trackers.sender import Sent
 
 HELP = msg("send a run, or the log of another trainer, to TensorBoard, Weights & Biases, trackio or MLflow")
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
@@ -31,8 +31,8 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.api.sending import send
     from nanolens.cli import say
+    from nanolens.trackers.sender import send
 
     bar = Bar(given.to)
     try:

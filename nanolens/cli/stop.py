@@ -16,10 +16,10 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.api.folders import RunAt, find_checkpoint, find_run
-    from nanolens.api.process import stop
     from nanolens.cli import say
     from nanolens.record.layout import step_of
+    from nanolens.record.store import RunAt, find_checkpoint, find_run
+    from nanolens.session.detach import stop
 
     folder = find_run(given.run, or_starting=True).folder
     has_ended = stop(folder, given.wait)

@@ -27,7 +27,7 @@ def arguments(parser: Parser) -> None:
 def run(given: Namespace) -> int:
     from nanolens.api.budget import seconds_named
     from nanolens.api.sweep import sweep
-    from nanolens.present.words import say
+    from nanolens.show.words import say
 
     def tell(message: Message) -> None:
         print(say(message, given.lang), file=sys.stderr, flush=True)
@@ -42,7 +42,7 @@ def run(given: Namespace) -> int:
 
 def _lines(found: Swept, lang: str) -> list[str]:
     from nanolens.present.table import table
-    from nanolens.present.words import say, show
+    from nanolens.show.words import say, show
 
     keys = [each.key for each in found.ranges]
     header = [*keys, *(say(word, lang) for word in (msg("updates"), msg("val loss")))]

@@ -14,11 +14,11 @@ from nanolens.errors import Fault
 from nanolens.message import Message, msg
 
 if TYPE_CHECKING:
-    from nanolens.api.listeners import Listener
     from nanolens.api.training import Job
     from nanolens.data.prepare import Progress as DataProgress
-    from nanolens.present.progress import Progress
-    from nanolens.train.loop import Outcome
+    from nanolens.record.progress import Progress
+    from nanolens.session.listeners import Listener
+    from nanolens.training.loop import Outcome
 
 HELP = msg("train a model; without a preset or a config file, the quickstart on a text that is already on this machine")
 
@@ -48,7 +48,7 @@ def run(given: Namespace) -> int:
     if is_a_rank():
         return _run_as_rank(given)
     if given.devices is not None and not given.detach:
-        from nanolens.api.launching import how_many
+        from nanolens.training.distributed.launch import how_many
 
         size, note = how_many(given.devices)
         if note is not None:
@@ -73,8 +73,8 @@ def _tell(words: Message, lang: str) -> None:
 
 
 def _launch(given: Namespace, size: int) -> int:
-    from nanolens.api.launching import launch
     from nanolens.api.training import plan_job
+    from nanolens.training.distributed.launch import launch
 
     plan_job(given.source, given.overrides, lambda words: None)  # a mistake is told once, before anything is started
     source = [] if given.source is None else [given.source]
@@ -85,10 +85,10 @@ def _launch(given: Namespace, size: int) -> int:
 
 def _run_as_rank(given: Namespace) -> int:
     """One of several processes. The first speaks; the others only when something is wrong with them."""
-    from nanolens.api.launching import LOST
     from nanolens.api.ranks import first_on_disk, leave, ranks_here
     from nanolens.api.training import plan_job, run_job
     from nanolens.cli.watch import print_ending
+    from nanolens.training.distributed.launch import LOST
 
     ranks = ranks_here()
     assert ranks is not None
@@ -160,22 +160,22 @@ class _Preparing:
 
 def _views(view: str, progress: Progress, folder: Path, job: Job, lang: str) -> Iterable[Listener]:
     if view == "lines":
-        from nanolens.present.lines import LineView
+        from nanolens.show.lines import LineView
 
         return [LineView(progress, sys.stdout, folder=str(folder), log_interval=job.settings.config.log_interval, lang=lang)]
     from rich.console import Console
 
-    from nanolens.api.folders import as_typed
-    from nanolens.present.live import LiveView
+    from nanolens.record.store import as_typed
+    from nanolens.show.live import LiveView
 
     hint = msg("Ctrl-C saves and stops · from any terminal: {watch:code}", watch=f"nanolens watch {as_typed(folder)}")
     return [LiveView(progress, Console(), hint=hint, lang=lang)]
 
 
 def _detach(given: Namespace, job: Job) -> int:
-    from nanolens.api.process import detach
     from nanolens.api.training import settle_folder
     from nanolens.cli import say
+    from nanolens.session.detach import detach
 
     folder = settle_folder(job)
     kept = [(key, value) for key, value in given.overrides if key not in ("out_dir", "overwrite")]

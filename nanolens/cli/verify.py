@@ -15,9 +15,9 @@ def arguments(parser: Parser) -> None:
 
 
 def run(given: Namespace) -> int:
-    from nanolens.api.folders import find_run
     from nanolens.api.verifying import verify_run
     from nanolens.cli import say
+    from nanolens.record.store import find_run
 
     damaged = 0
     for checked in verify_run(find_run(given.run).folder):

@@ -15,7 +15,7 @@ from nanolens.message import Message, msg
 if TYPE_CHECKING:
     from nanolens.api.training import Ended
     from nanolens.api.watching import Watching
-    from nanolens.present.summary import Ending
+    from nanolens.session.summary import Ending
 
 HELP = msg("look at a run while it is training, or start any trainer behind two dashes and look at that")
 
@@ -42,9 +42,9 @@ def run(given: Namespace) -> int:
                 ),
             )
         )
-    from nanolens.api.folders import find_run
     from nanolens.api.watching import Watching
     from nanolens.cli.train import chosen_view
+    from nanolens.record.store import find_run
 
     watching = Watching(find_run(given.run).folder)
     view = chosen_view(given.view)
@@ -93,8 +93,8 @@ def _follow(watching: Watching, view: str, lang: str) -> None:
 def _follow_live(watching: Watching, lang: str) -> None:
     from rich.console import Console
 
-    from nanolens.api.folders import as_typed
-    from nanolens.present.live import LiveView
+    from nanolens.record.store import as_typed
+    from nanolens.show.live import LiveView
 
     watching.catch_up()
     if watching.is_over:
@@ -111,8 +111,8 @@ def _follow_live(watching: Watching, lang: str) -> None:
 
 
 def _follow_lines(watching: Watching, lang: str) -> None:
-    from nanolens.present.lines import LineView
-    from nanolens.present.progress import Progress
+    from nanolens.record.progress import Progress
+    from nanolens.show.lines import LineView
 
     lines = LineView(Progress(watching.progress.about, learn=watching.progress.learn), sys.stdout, folder=str(watching.folder), lang=lang)
     while True:
@@ -140,7 +140,7 @@ def print_ending(ended: Ended, *, as_comment: bool, lang: str) -> None:
 
 def _print(ending: Ending, as_comment: bool, lang: str, stream: IO[str]) -> None:
     from nanolens.present.blocks import for_stream, plain
-    from nanolens.present.summary import summary_blocks
+    from nanolens.session.summary import summary_blocks
 
     blocks = summary_blocks(ending, lang)
     if as_comment:

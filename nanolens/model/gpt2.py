@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from nanolens.config.fields import Config
 from nanolens.model.cache import Cache, LayerCache
-from nanolens.model.fused import causal_attention
+from nanolens.model.kernels import causal_attention
 from nanolens.model.lean import gelu_linear, norm_linear
 
 

@@ -22,7 +22,7 @@ from nanolens.config.fields import Config
 from nanolens.errors import fault
 from nanolens.message import msg
 from nanolens.model.cache import Cache, LayerCache
-from nanolens.model.fused import causal_attention, norm, relu_squared, turned
+from nanolens.model.kernels import causal_attention, norm, relu_squared, turned
 from nanolens.model.loss import softcapped
 
 ROPE_BASE = 10_000.0

@@ -9,11 +9,11 @@ import math
 from typing import TYPE_CHECKING
 
 from nanolens.message import Message
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 if TYPE_CHECKING:
-    from nanolens.analysis.diagnose import Diagnosis
-    from nanolens.analysis.finding import Change, Evidence, Finding
+    from nanolens.diagnosis import Diagnosis
+    from nanolens.facts.finding import Change, Evidence, Finding
     from nanolens.record.run import Run
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Literal
 
-from nanolens.present.words import TIE
+from nanolens.show.words import TIE
 
 Role = Literal["title", "head", "body", "quote", "note", "command", "certain", "likely", "possible", "good", "bad"]
 

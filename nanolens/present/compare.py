@@ -10,12 +10,12 @@ from nanolens.message import Message, msg
 from nanolens.present.blocks import GAP, Block, for_stream
 from nanolens.present.curves import COLOURS, MARKS, Series, overlaid, painted
 from nanolens.present.table import table
-from nanolens.present.words import say, show, tied
+from nanolens.show.words import say, show, tied
 
 if TYPE_CHECKING:
     from nanolens.analysis.compare import Comparison
     from nanolens.analysis.compare_axes import Outcome, Sooner, Verdict
-    from nanolens.analysis.compare_side import Side
+    from nanolens.comparison.side import Side
 
 EFFECTS: dict[str, Message] = {
     "can": msg("can explain a difference in loss"), "within_spread": msg("by no more than a repeat of the run differs"),

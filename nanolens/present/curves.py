@@ -85,6 +85,6 @@ def painted(text: str) -> str:
 
 
 def _label(value: float) -> str:
-    from nanolens.present.words import show
+    from nanolens.show.words import show
 
     return show(value, "rough_nats")

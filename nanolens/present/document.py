@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nanolens.message import Message
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 if TYPE_CHECKING:
     from nanolens.analysis.explanation import Explanation, Remark, Section

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
-from nanolens.analysis.forecast import Forecast, Refusal
+from nanolens.forecasting import Forecast, Refusal
 from nanolens.message import Message, msg
 from nanolens.present.blocks import GAP, Block, for_stream
 from nanolens.present.curves import COLOURS, Series, overlaid, painted
-from nanolens.present.words import say, tied
+from nanolens.show.words import say, tied
 
 if TYPE_CHECKING:
     from nanolens.record.run import Run

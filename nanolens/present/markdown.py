@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from nanolens.message import Message, msg
 from nanolens.present.text import SURENESS, evidence_words, setting_line
-from nanolens.present.words import TIE, tied
+from nanolens.show.words import TIE, tied
 
 if TYPE_CHECKING:
-    from nanolens.analysis.diagnose import Diagnosis
     from nanolens.analysis.explanation import Explanation, Section
-    from nanolens.analysis.finding import Finding
     from nanolens.analysis.glossary import Entry
+    from nanolens.diagnosis import Diagnosis
+    from nanolens.facts.finding import Finding
 
 
 def findings(diagnosis: Diagnosis, lang: str = "en") -> str:

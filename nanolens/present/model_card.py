@@ -12,7 +12,7 @@ from nanolens.present.markdown import said
 from nanolens.present.text import SURENESS
 
 if TYPE_CHECKING:
-    from nanolens.analysis.finding import Finding
+    from nanolens.facts.finding import Finding
 
 PICTURE = "loss.png"
 FRONT = "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- nanolens\n---\n"

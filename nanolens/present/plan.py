@@ -10,7 +10,7 @@ from nanolens.config.fields import as_text, settings
 from nanolens.message import Message, msg
 from nanolens.present.blocks import GAP, Block
 from nanolens.present.text import change_blocks
-from nanolens.present.words import show, tied
+from nanolens.show.words import show, tied
 
 if TYPE_CHECKING:
     from nanolens.analysis.plan import Plan
@@ -111,7 +111,7 @@ def markdown_of(plan: Plan, lang: str = "en", reasons: Iterable[Message] = ()) -
 
 def json_of(plan: Plan) -> dict[str, Any]:
     """Keys and numbers for programs; sentences in English."""
-    from nanolens.present.words import say
+    from nanolens.show.words import say
 
     def row_of(row: Row) -> dict[str, Any]:
         return {"value": row.value, "low": row.low, "high": row.high, "source": row.source, "from": say(row.origin)}

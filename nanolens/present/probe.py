@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from nanolens.analysis.probe import Answer, Effect
 from nanolens.message import Message, msg
 from nanolens.present.blocks import GAP, Block
 from nanolens.present.table import table
-from nanolens.present.words import say, show, tied
+from nanolens.probing.judge import Answer, Effect
+from nanolens.show.words import say, show, tied
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nanolens.page.view import findings_of, forecast_of, view_of
 from nanolens.present.dashboard.app import read_assets, read_plotly, styled_marks
 from nanolens.present.dashboard.series import Wanted, series_of
 from nanolens.present.dashboard.strings import words_of
-from nanolens.present.dashboard.view import findings_of, forecast_of, view_of
 
 if TYPE_CHECKING:
     from nanolens.present.dashboard.shelf import Shelf

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nanolens.message import Message, msg
-from nanolens.present.dashboard.columns import Columns
+from nanolens.page.series import Columns
+from nanolens.page.view import row_of
 from nanolens.present.dashboard.decimate import chosen, mean_of_last
-from nanolens.present.dashboard.view import row_of
-from nanolens.present.live import STATES
 from nanolens.present.text import SURENESS
-from nanolens.present.words import say, show
+from nanolens.show.live import STATES
+from nanolens.show.words import say, show
 
 if TYPE_CHECKING:
-    from nanolens.analysis.finding import Finding
+    from nanolens.facts.finding import Finding
     from nanolens.record.run import Run
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 44, 20

@@ -10,10 +10,10 @@ import numpy as np
 
 from nanolens.errors import fault, require
 from nanolens.message import msg
+from nanolens.page.series import Columns
 from nanolens.present.compare import UNITS
-from nanolens.present.dashboard.columns import Columns
 from nanolens.present.dashboard.decimate import chosen, mean_of_last
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 if TYPE_CHECKING:
     from nanolens.record.run import Run

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from nanolens.errors import UserError
 from nanolens.message import Message, msg
 from nanolens.present.blocks import GAP, Block, Role, plain
-from nanolens.present.words import paragraphs, show, tied
+from nanolens.show.words import paragraphs, show, tied
 
 if TYPE_CHECKING:
-    from nanolens.analysis.diagnose import Diagnosis
     from nanolens.analysis.explanation import Explanation, Passage, Section
-    from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
     from nanolens.analysis.glossary import Entry
+    from nanolens.diagnosis import Diagnosis
+    from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 
 SURENESS = {"certain": msg("certain"), "likely": msg("likely"), "possible": msg("possible")}
 
@@ -46,7 +46,7 @@ def finding_blocks(finding: Finding, number: int, lang: str) -> list[Block]:
 
 def _role(finding: Finding) -> Role:
     """Faults in the colour of how sure they are; what explains or reassures is no alarm."""
-    from nanolens.analysis.diagnose import FAULTS
+    from nanolens.diagnosis import FAULTS
 
     if finding.code == "healthy":
         return "good"

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 from nanolens.message import Message, msg
 from nanolens.present.blocks import GAP, Block, for_stream
 from nanolens.present.table import table
-from nanolens.present.words import say, show, tied
+from nanolens.show.words import say, show, tied
 
 if TYPE_CHECKING:
     from nanolens.config.fields import Config

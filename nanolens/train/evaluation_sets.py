@@ -9,7 +9,7 @@ import torch
 
 from nanolens.config.fields import Config
 from nanolens.data.batches import NanoGPTOrder, eval_windows, whole_split
-from nanolens.train.feed import Batch, on_device
+from nanolens.training.feed import Batch, on_device
 
 SPLITS = ("train", "val")
 EVALUATION_SEED = 0  # not the run's own: repeats of a run with other seeds are compared batch by batch

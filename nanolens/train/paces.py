@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from nanolens.record.events import RanksPaced
-from nanolens.train.ranks import Pace
+from nanolens.training.distributed.ranks import Pace
 
 
 class Paces:

@@ -17,9 +17,9 @@ from nanolens.model.generate import Taste, generate
 from nanolens.record.events import SampleWritten
 from nanolens.record.layout import sample_file
 from nanolens.train.clock import Clock
-from nanolens.train.machine import Machine
-from nanolens.train.ranks import ALONE, Ranks
-from nanolens.train.trainee import Progress
+from nanolens.training.distributed.ranks import ALONE, Ranks
+from nanolens.training.machine import Machine
+from nanolens.training.state import Progress
 
 TASTE = Taste(temperature=0.8, top_k=200)  # nanoGPT's
 

@@ -19,7 +19,7 @@ from nanolens.message import msg
 from nanolens.record.events import CheckPassed, CheckpointFailed, CheckpointSaved, Event
 from nanolens.record.layout import CHECKPOINTS, checkpoint_folder, checkpoint_folders, step_of
 from nanolens.train.clock import Clock
-from nanolens.train.trainee import Trainee
+from nanolens.training.state import Trainee
 
 
 class Keeper:

@@ -14,10 +14,10 @@ from nanolens.record.events import Number
 from nanolens.sizing import rate_at
 from nanolens.train.clock import Clock
 from nanolens.train.guards import clip, first_bad_layer, global_norm, is_finite
-from nanolens.train.machine import Machine
 from nanolens.train.optimizers import set_rate
-from nanolens.train.ranks import Pace
-from nanolens.train.trainee import Trainee
+from nanolens.training.distributed.ranks import Pace
+from nanolens.training.machine import Machine
+from nanolens.training.state import Trainee
 
 
 @dataclass(frozen=True)

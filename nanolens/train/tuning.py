@@ -20,12 +20,12 @@ from nanolens.config.fields import Config
 from nanolens.model.loss import WithLoss
 from nanolens.sizing import shape_of
 from nanolens.sizing.memory import CHUNK_TOKENS, is_head_chunked, memory
-from nanolens.train.begin import Beginning
 from nanolens.train.clock import Clock
 from nanolens.train.guards import clip, global_norm
-from nanolens.train.machine import Machine
-from nanolens.train.setup import Workshop, make_feed, set_up
 from nanolens.train.step import take_update
+from nanolens.training.begin import Beginning
+from nanolens.training.machine import Machine
+from nanolens.training.setup import Workshop, make_feed, set_up
 
 if TYPE_CHECKING:
     from nanolens.data.store import Dataset

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from symptoms.build import GPT2, GPU_DEMO, OURS, make
 
-from nanolens.analysis.case import Case, Lacking, as_number
+from nanolens.facts.case import Case, Lacking, as_number
 
 
 def test_the_figures_of_the_4070_ti_run():

@@ -15,10 +15,10 @@ from nanolens.analysis.compare_axes import _first_at, sooner
 from nanolens.analysis.compare_labels import labels
 from nanolens.analysis.compare_noise import WANDERING, measure, seeds_needed
 from nanolens.analysis.compare_remarks import agreement, blown_up_at
-from nanolens.analysis.compare_side import Group, Side
+from nanolens.comparison.side import Group, Side
 from nanolens.errors import UserError
 from nanolens.present.compare import json_of, markdown_of, text_of
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 
 def pair(a, b):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from symptoms.build import GPT2, GPU_DEMO, curve, found, make, mark, sure
 
-from nanolens.analysis.diagnose import FAULTS, ORDER, diagnose, is_fault
 from nanolens.analysis.symptoms import NAMES, all_codes, module, module_of
+from nanolens.diagnosis import FAULTS, ORDER, diagnose, is_fault
 from nanolens.record.run import Known, Mark, Run, Words, evals_from, steps_from
 
 VOCABULARY = """nan_divergence nan_sentinel_benign hf_zero_loss_is_nan fp16_overflow fused_adamw_fp16_bug grad_explosion loss_divergence collapse_to_unigram

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from comparing import run_of
 
-from nanolens.analysis.forecast import Forecast, Refusal, forecast, rates_by, stretched
-from nanolens.analysis.forecast_law import Progress, draws_of
 from nanolens.api.forecasting import step_named
 from nanolens.errors import UserError
+from nanolens.forecasting import Forecast, Refusal, forecast, rates_by, stretched
+from nanolens.forecasting.law import Progress, draws_of
 from nanolens.present.forecast import json_of, markdown_of, text_of
-from nanolens.present.words import say
+from nanolens.show.words import say
 from nanolens.sizing import Schedule
 
 STEPS = 2000

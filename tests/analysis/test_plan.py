@@ -8,16 +8,16 @@ import math
 
 import pytest
 
-from nanolens.analysis.laws import LOSS_LAWS, critical_batch, step_law_batch, step_law_rate, worth_of_tokens
 from nanolens.analysis.plan import _best_ratio, make_plan
-from nanolens.analysis.plan_budget import best_for, budget_named, estimated_speed
-from nanolens.analysis.plan_facts import Calibration, DataFacts, MachineFacts, on_line
-from nanolens.analysis.plan_memory import largest_micro_batch, memory_rows
 from nanolens.config.fields import Config
 from nanolens.config.load import load
 from nanolens.errors import UserError
+from nanolens.facts.laws import LOSS_LAWS, critical_batch, step_law_batch, step_law_rate, worth_of_tokens
+from nanolens.planning.budget import best_for, budget_named, estimated_speed
+from nanolens.planning.figures import Calibration, DataFacts, MachineFacts, on_line
+from nanolens.planning.memory import largest_micro_batch, memory_rows
 from nanolens.present.plan import blocks_of, config_text, json_of, markdown_of, value_of
-from nanolens.present.words import say
+from nanolens.show.words import say
 from nanolens.sizing import Shape, hardware_named, shape_of
 from nanolens.sizing.roofline import update_time
 
@@ -166,7 +166,7 @@ def test_small_models_with_a_large_vocabulary_are_mostly_logits():
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not():
     machine = on("RTX 3060")
-    from nanolens.analysis.plan_memory import peak_memory, usable_memory
+    from nanolens.planning.memory import peak_memory, usable_memory
 
     largest = largest_micro_batch(WIDE, shape_of(WIDE), machine)
     assert (

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from nanolens.analysis.plan import make_plan
-from nanolens.analysis.plan_facts import DataFacts, MachineFacts
 from nanolens.analysis.plan_ranks import BUCKETS, LATENCY_S, RanksAsked, asked_ranks, needed_micro_batches, together
 from nanolens.config.fields import Config
 from nanolens.errors import UserError
 from nanolens.message import msg
+from nanolens.planning.figures import DataFacts, MachineFacts
 from nanolens.sizing import hardware_named
 
 GPT2_BYTES = 4 * 124e6

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nanolens.analysis.statistics import (
+from nanolens.facts.statistics import (
     bias_of_minimum,
     change_point,
     mean_error,

@@ -2,7 +2,7 @@
 
 import re
 
-from nanolens.analysis.diagnose import diagnose
+from nanolens.diagnosis import diagnose
 from nanolens.interop.logs import read_log
 from nanolens.present.text import findings
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.api.folders import RunAt, choose_folder, claim_folder, find_checkpoint, find_run, find_runs, source_name
 from nanolens.config.fields import Config
 from nanolens.errors import UserError
 from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUN_FILE, checkpoint_folder
+from nanolens.record.store import RunAt, choose_folder, claim_folder, find_checkpoint, find_run, find_runs, source_name
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from nanolens.api import listeners as room
-from nanolens.api.listeners import Listeners
 from nanolens.record import events as e
+from nanolens.session import listeners as room
+from nanolens.session.listeners import Listeners
 
 
 def step(k: int) -> e.StepTaken:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from nanolens.api.process import raise_if_signalled
+from nanolens.session.detach import raise_if_signalled
 
 
 def test_ctrl_c_is_passed_on_and_a_termination_ends_with_its_code():
@@ -21,7 +21,7 @@ def test_ctrl_c_is_passed_on_and_a_termination_ends_with_its_code():
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are others there")
 def test_ctrl_c_ends_a_selftest_within_its_check(monkeypatch: pytest.MonkeyPatch):
-    from nanolens.api import selftest as room
+    from nanolens.measure import selftest as room
 
     seen = []
 

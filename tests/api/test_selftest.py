@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanolens.api import selftest as room
 from nanolens.cli import main
+from nanolens.measure import selftest as room
 from nanolens.record import events as e
 
 

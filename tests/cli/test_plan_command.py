@@ -128,7 +128,7 @@ def test_the_automatic_choices_are_the_trainers():
 
     from nanolens.config.fields import Config
     from nanolens.sizing.memory import is_head_chunked, padded_vocab
-    from nanolens.train.setup import choose_chunked, choose_vocab_size
+    from nanolens.training.setup import choose_chunked, choose_vocab_size
 
     for vocab in (65, 96, 999, 1000, 8192, 50257):
         assert padded_vocab(vocab) == choose_vocab_size(Config(), SimpleNamespace(vocab_size=vocab), lambda event: None)

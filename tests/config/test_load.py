@@ -14,7 +14,7 @@ from nanolens.config.fields import Config, settings
 from nanolens.config.load import load, read_foreign
 from nanolens.config.preset import named_preset, preset_names
 from nanolens.errors import UserError
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 NANOGPT_NAMES = """out_dir eval_interval log_interval eval_iters eval_only always_save_checkpoint init_from wandb_log wandb_project wandb_run_name
     dataset gradient_accumulation_steps batch_size block_size n_layer n_head n_embd dropout bias learning_rate max_iters weight_decay beta1 beta2

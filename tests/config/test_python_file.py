@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nanolens.config.load import load
 from nanolens.config.python_file import read_python
 from nanolens.errors import UserError
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 
 def test_literals_arithmetic_and_earlier_names_are_understood():

@@ -21,7 +21,7 @@ from nanolens.data.corpora import CORPORA, Download, fetch, find_corpus
 from nanolens.data.pydocs import pydocs_as_jsonl
 from nanolens.data.store import open_dataset
 from nanolens.errors import UserError
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from nanolens.data.prepare import prepare
 from nanolens.data.store import open_dataset, open_folder
 from nanolens.data.tokenizers import GPT2Tokenizer
 from nanolens.errors import UserError
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 60
 

@@ -19,7 +19,7 @@ from nanolens.data.gpt2 import as_tiktoken_file, gpt2_ranks
 from nanolens.data.tokenizers import TOKENIZER_FILE, CharTokenizer, GPT2Tokenizer, OwnBPETokenizer, cut_long_runs, tokenizer_from_files
 from nanolens.data.train_bpe import train_bpe
 from nanolens.errors import UserError
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 
 @pytest.fixture(scope="module")

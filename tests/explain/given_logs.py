@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nanolens.analysis.case import Case
+from nanolens.facts.case import Case
 from nanolens.interop.logs import read_log
 
 

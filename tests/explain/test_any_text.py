@@ -6,9 +6,9 @@ from given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.explain import explain
 from nanolens.errors import UserError
+from nanolens.facts.case import Case
 from nanolens.interop.logs import read_log
 from nanolens.present import markdown, text
 from nanolens.present.document import explanation as as_data

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from given_logs import SHAKESPEARE, long_log
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.explain import explain, explain_arrived
 from nanolens.analysis.explain.pick import SHORT
+from nanolens.facts.case import Case
 from nanolens.interop.logs import read_log
-from nanolens.present.words import say
 from nanolens.record.run import Known, Run, Words, evals_from, steps_from
+from nanolens.show.words import say
 
 
 def words_of(case: Case) -> list[str]:

@@ -8,7 +8,7 @@ from given_logs import SHAKESPEARE
 from nanolens.analysis.glossary import TERMS, look_up, names, nearest, term_named
 from nanolens.config.fields import settings
 from nanolens.errors import UserError
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 WANTED = """loss perplexity bits_per_byte gradient_accumulation tokens_per_update epoch iteration step learning_rate warm-up cosine wsd gradient_norm
 clipping mfu hfu flops dropout weight_decay overfitting val_loss standard_error block_size batch_size checkpoint compile dtype bfloat16 float16 kv_cache
@@ -57,7 +57,7 @@ def test_a_term_speaks_in_the_numbers_of_the_run(word: str, number: str) -> None
 
 @pytest.mark.parametrize("name", names())
 def test_no_term_fails_on_a_run_of_which_nothing_is_known(name: str) -> None:
-    from nanolens.analysis.case import Case
+    from nanolens.facts.case import Case
     from nanolens.interop.logs import read_log
 
     look_up(name, Case(read_log("iter 0: loss 4.2, time 10.00ms, mfu -100.00%\n")))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 
-from nanolens.analysis.diagnose import diagnose
 from nanolens.analysis.explain import explain
+from nanolens.diagnosis import diagnose
 from nanolens.present import text
 
 

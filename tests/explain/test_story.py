@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.story import story
+from nanolens.facts.case import Case
 from nanolens.interop.logs import read_log
-from nanolens.present.words import say
+from nanolens.show.words import say
 
 
 def told(log: str, codes: Collection[str] = (), **config: object) -> dict[str, str]:

@@ -303,7 +303,7 @@ def _(folder: Path) -> Path:
 
 
 def import_all(folder: Path) -> int:
-    from nanolens.api.importing import import_model
+    from nanolens.convert.importing import import_model
     from nanolens.errors import UserError
 
     passed = 0

@@ -16,7 +16,7 @@ from nanolens.data.store import Dataset
 from nanolens.data.tokenizers import CharTokenizer, GPT2Tokenizer, Tokenizer
 from nanolens.model import build
 from nanolens.record.write import Recorder
-from nanolens.train.loop import train
+from nanolens.training.loop import train
 
 TEXT = (
     "The doors of the house stand open; whoever comes may bring 12 apples, 345 pears or 6789 words.\n"

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from nanolens.api.exporting import export_model
-from nanolens.api.model import load
 from nanolens.checkpoint import tensors_of
+from nanolens.convert.exporting import export_model
+from nanolens.convert.gguf import escaped, faults_of, write_gguf
 from nanolens.errors import UserError
-from nanolens.interop.gguf_out import escaped, faults_of, write_gguf
+from nanolens.loaded import load
 from nanolens.model.generate import Taste, generate
 from nanolens.model.loss import logits_of
 

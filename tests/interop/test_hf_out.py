@@ -11,14 +11,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanolens.api.exporting import export_model
-from nanolens.api.importing import import_model
-from nanolens.api.model import load
 from nanolens.checkpoint import tensors_of
+from nanolens.convert.exporting import export_model
+from nanolens.convert.importing import import_model
 from nanolens.errors import UserError
 from nanolens.interop.hf_in import read_hugging_face
 from nanolens.interop.hf_out import write_hugging_face
 from nanolens.interop.hf_tokenizer import read_tokenizer, tokenizer_files
+from nanolens.loaded import load
 
 from .made_models import SHAPE, TEXT, TOKENIZERS, made_run, random_model, tokenizer
 
@@ -144,7 +144,7 @@ def test_nothing_is_replaced_unasked_and_nothing_is_left_half_written(run: Path,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("nanolens.interop.hf_out.tokenizer_files", full)
-    monkeypatch.setattr("nanolens.interop.gguf_out.merges_of", full)
+    monkeypatch.setattr("nanolens.convert.gguf.merges_of", full)
     with pytest.raises(OSError, match="No space"):
         export_model(run, "hf", tmp_path / "full")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.api.exporting import export_model
-from nanolens.api.importing import foreign_ready
 from nanolens.cli import main
+from nanolens.convert.exporting import export_model
+from nanolens.convert.importing import foreign_ready
 from nanolens.errors import UserError
 
 from .hostile import PAYLOADS, canary

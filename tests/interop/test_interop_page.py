@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.api.exporting import export_model
 from nanolens.checkpoint import tensors_of
 from nanolens.cli import main
+from nanolens.convert.exporting import export_model
 from nanolens.data.prepare import prepare
 from nanolens.data.store import open_folder
 from nanolens.interop.hf_out import write_hugging_face
 from nanolens.record.write import Recorder
-from nanolens.train.loop import train
+from nanolens.training.loop import train
 
 from .made_models import SHAPE, TEXT, random_model, tokenizer
 

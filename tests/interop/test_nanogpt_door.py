@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from nanolens.api.exporting import export_model
-from nanolens.api.importing import import_model
-from nanolens.api.model import load
 from nanolens.api.training import plan_job, run_job
 from nanolens.config.fields import Config
+from nanolens.convert.exporting import export_model
+from nanolens.convert.importing import import_model
 from nanolens.data.store import open_folder
 from nanolens.errors import UserError
 from nanolens.interop.nanogpt_in import read_nanogpt
+from nanolens.loaded import load
 from nanolens.model import build
 from nanolens.record.read import read_run
 from nanolens.record.write import Recorder
-from nanolens.train.loop import train
+from nanolens.training.loop import train
 
 LETTERS = "\nabcdefghijklmnop"
 SETTINGS: dict[str, Any] = {

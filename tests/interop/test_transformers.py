@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from nanolens.api.exporting import export_model
-from nanolens.api.importing import import_model
-from nanolens.api.model import load
 from nanolens.api.training import plan_job, run_job
 from nanolens.checkpoint import tensors_of
+from nanolens.convert.exporting import export_model
+from nanolens.convert.importing import import_model
 from nanolens.interop.hf_out import write_hugging_face
+from nanolens.loaded import load
 from nanolens.model.loss import logits_of
 from nanolens.record.read import read_run
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nanolens.errors import UserError
-from nanolens.interop import watch
+from nanolens.logs import watch
 from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, STOP_FILE
 from nanolens.record.read import read_run
 
@@ -142,7 +142,7 @@ def test_signals_reach_the_program_once_and_the_record_is_closed(trainer, number
         "while not count: time.sleep(0.02)\n"
         "time.sleep(0.3); print('saved', count); sys.exit(128 + int(sys.argv[1]))\n"
     )
-    program = "import sys; from nanolens.interop.watch import watch_command; sys.exit(watch_command(sys.argv[1:]))"
+    program = "import sys; from nanolens.logs.watch import watch_command; sys.exit(watch_command(sys.argv[1:]))"
     child = subprocess.Popen(
         [sys.executable, "-c", program, sys.executable, "patient.py", str(int(number))], stdout=subprocess.PIPE, start_new_session=True
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nanolens.model import fused
+from nanolens.model import kernels as fused
 
 
 def turn(T: int, pairs: int) -> torch.Tensor:

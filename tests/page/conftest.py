@@ -37,7 +37,7 @@ class Door:
 def open_door() -> Iterator[Callable[[Path], Door]]:
     from starlette.testclient import TestClient
 
-    from nanolens.api.dashboard import Runs
+    from nanolens.page.runs import Runs
     from nanolens.present.dashboard.app import build_app
 
     opened = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.present.words import show
+from nanolens.show.words import show
 from tests.page.browser import ARGUMENTS, Watched, chromium, drawn, server_over, until, x_range
 from tests.page.runs import NANOGPT_LOG, write_run
 from tests.page.test_hostile import SCRIPTS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.present.dashboard.guard import is_loopback
+from nanolens.page.guard import is_loopback
 from tests.page.conftest import TOKEN
 from tests.page.runs import write_run
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from nanolens.api.dashboard import Runs
+from nanolens.page.runs import Runs
 from nanolens.present.dashboard.live import Hub
 from nanolens.present.dashboard.series import Wanted
 from nanolens.record import events as e
@@ -82,7 +82,7 @@ def test_nobody_listening_means_nothing_is_looked_at(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_diagnosed_ends_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
     write_run(tmp_path / "odd", steps=20)
     shelf = Runs(tmp_path)
-    monkeypatch.setattr("nanolens.analysis.diagnose.diagnose", lambda run: 1 / 0)
+    monkeypatch.setattr("nanolens.diagnosis.diagnose", lambda run: 1 / 0)
     monkeypatch.setattr("nanolens.present.dashboard.live.SLOWEST_TICK_S", 0.1)
     name = shelf.rows()[0]["id"]
 

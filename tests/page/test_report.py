@@ -59,7 +59,7 @@ def test_a_picture_needs_a_name_and_an_axis_that_the_run_tells(tmp_path: Path, c
 
 
 def test_a_notebook_gets_a_card_without_a_script_and_with_names_as_text(tmp_path: Path) -> None:
-    from nanolens.analysis.diagnose import diagnose
+    from nanolens.diagnosis import diagnose
     from nanolens.present.report_card import notebook_html
 
     run = read_run(write_run(tmp_path / "<script>alert(1)<∕script>", nan_from=300))

@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Iterator
 
-from nanolens.present.progress import Progress, about_run
 from nanolens.record import events as e
+from nanolens.record.progress import Progress, about_run
 
 KNOWN = {
     "max_iters": 2000, "eval_interval": 250, "parameters_total": 804096, "arch": "gpt2", "device": "cpu", "dtype": "float32",

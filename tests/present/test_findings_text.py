@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
 from nanolens.errors import Fault, UserError
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import msg
 from nanolens.present import markdown, text
 from nanolens.present.blocks import plain

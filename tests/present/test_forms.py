@@ -6,7 +6,7 @@ import pytest
 
 from nanolens.errors import UserError
 from nanolens.message import msg
-from nanolens.present.words import LANGUAGES, TIE, language, paragraphs, say, show, tied
+from nanolens.show.words import LANGUAGES, TIE, language, paragraphs, say, show, tied
 
 FORMS = [
     (34.98e12, "flops_per_s", "35.0 TFLOP/s"),

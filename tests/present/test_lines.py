@@ -8,9 +8,9 @@ import shlex
 
 from made_run import KNOWN, made_run
 
-from nanolens.present.lines import LineView, eval_line, header, iter_line
-from nanolens.present.progress import Progress, about_run
 from nanolens.record import events as e
+from nanolens.record.progress import Progress, about_run
+from nanolens.show.lines import LineView, eval_line, header, iter_line
 
 
 def lines_of(events, **options) -> list[str]:

@@ -9,10 +9,10 @@ import pytest
 from made_run import KNOWN, made_progress, made_run
 
 from nanolens.message import msg
-from nanolens.present import live
-from nanolens.present.live import LiveView, Screen, cells, clean, screen, wrapped
-from nanolens.present.progress import Progress, about_run
 from nanolens.record import events as e
+from nanolens.record.progress import Progress, about_run
+from nanolens.show import live
+from nanolens.show.live import LiveView, Screen, cells, clean, screen, wrapped
 
 HINT = msg("Ctrl-C saves and stops")
 

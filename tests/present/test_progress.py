@@ -7,8 +7,8 @@ import math
 import pytest
 from made_run import EVAL_S, KNOWN, STEP_S, made_progress, made_run
 
-from nanolens.present.progress import CURVE_POINTS, Curve, Progress, about_run
 from nanolens.record import events as e
+from nanolens.record.progress import CURVE_POINTS, Curve, Progress, about_run
 
 
 def test_the_parts_are_the_seconds_of_the_events_and_the_rest_is_other():
@@ -94,7 +94,7 @@ def test_other_ranks_are_not_counted_twice():
     ],
 )
 def test_what_went_wrong_is_said(event: e.Event, said: str):
-    from nanolens.present.words import say
+    from nanolens.show.words import say
 
     it = made_progress(steps=40, ends=False)
     it.take(event)

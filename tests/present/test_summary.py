@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from made_run import made_progress
 
-from nanolens.analysis.finding import Change, Evidence, Finding
+from nanolens.facts.finding import Change, Evidence, Finding
 from nanolens.message import msg
 from nanolens.present.blocks import plain
-from nanolens.present.summary import Ending, Expected, summary_blocks
 from nanolens.record import events as e
+from nanolens.session.summary import Ending, Expected, summary_blocks
 
 
 def finding(code: str, claim: str) -> Finding:

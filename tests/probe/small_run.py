@@ -36,7 +36,7 @@ def make_data(data: Path, shift: int = 0) -> Path:
 def trained(folder: Path, data: Path, **changes) -> Path:
     from nanolens.data.store import open_folder
     from nanolens.record.write import Recorder
-    from nanolens.train.loop import train
+    from nanolens.training.loop import train
 
     recorder = Recorder(folder)
     try:

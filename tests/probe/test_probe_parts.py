@@ -9,15 +9,15 @@ import math
 import numpy as np
 import pytest
 
-from nanolens.analysis.finding import Evidence, Finding
-from nanolens.analysis.probe import Effect, foretold, is_settled, paired_gain, ranked
 from nanolens.analysis.probe_noise import noise_scale
-from nanolens.analysis.probe_plan import frame_of, plan
 from nanolens.analysis.probe_schedule import played, rest_of
 from nanolens.analysis.probe_sureness import by_probes
 from nanolens.config.fields import Config
 from nanolens.data.ngram import counts_of, surprisal
+from nanolens.facts.finding import Evidence, Finding
 from nanolens.message import msg
+from nanolens.probing.experiments import frame_of, plan
+from nanolens.probing.judge import Effect, foretold, is_settled, paired_gain, ranked
 from nanolens.record.run import Known, Run, Words, evals_from, steps_from
 from nanolens.sizing.schedule import rate_at
 

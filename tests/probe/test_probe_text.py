@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nanolens.analysis.probe import Answer, Effect, Reading, ranked
 from nanolens.api.probe.keep import as_plain
 from nanolens.message import msg
 from nanolens.present.blocks import plain
 from nanolens.present.probe import blocks_of
+from nanolens.probing.judge import Answer, Effect, Reading, ranked
 
 RATE = Effect(
     "rate_too_high", "rate", msg("the learning rate falls to zero over {count:count} updates", count=30), 0.0812, 0.0061, 0.0812, 0.035, 0.186,

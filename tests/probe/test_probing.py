@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from small_run import fingerprint, make_data, trained
 
-from nanolens.analysis.probe import QUESTIONS, Answer
-from nanolens.api.folders import find_runs
 from nanolens.api.probe import plan, probe
+from nanolens.probing.judge import QUESTIONS, Answer
 from nanolens.record.layout import checkpoint_folder, probe_folder
 from nanolens.record.read import read_run
+from nanolens.record.store import find_runs
 
 STEP = 24
 

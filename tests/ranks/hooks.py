@@ -8,7 +8,7 @@ import time
 import torch
 
 import nanolens.train.step as step_module
-from nanolens.train.ranks import Ranks
+from nanolens.training.distributed.ranks import Ranks
 
 _gather = step_module.gather_gradients
 

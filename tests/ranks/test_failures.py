@@ -10,7 +10,7 @@ import pytest
 from groups import ends, start, trained
 from small import digests, events_of, losses_of
 
-from nanolens.analysis.diagnose import diagnose
+from nanolens.diagnosis import diagnose
 from nanolens.record.read import read_run
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(200)]

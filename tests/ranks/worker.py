@@ -17,8 +17,8 @@ import torch
 from small import SMALL, recorded, small_data
 
 from nanolens.record.layout import is_run
-from nanolens.train.ranks import ALONE
-from nanolens.train.together import join
+from nanolens.training.distributed.group import join
+from nanolens.training.distributed.ranks import ALONE
 
 if __name__ == "__main__":
     jobs, options = json.loads(sys.argv[1]), json.loads(sys.argv[2])

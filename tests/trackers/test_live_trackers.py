@@ -15,12 +15,12 @@ from pathlib import Path
 import made
 import pytest
 
-from nanolens.api.listeners import Listeners
-from nanolens.api.tracking import Tracking, trackers_asked
 from nanolens.config.fields import Config
 from nanolens.record import events as e
 from nanolens.record.read import read_run
 from nanolens.record.write import Recorder, write_run_file
+from nanolens.session.listeners import Listeners
+from nanolens.trackers.live import Tracking, trackers_asked
 
 FAKE = '''
 """Looks like wandb, and does what the environment says, at the call that it names."""
@@ -152,7 +152,7 @@ def test_a_tracker_process_ends_when_the_training_is_killed(fake, tmp_path: Path
     """The training is a Python that starts the tracker and is then killed without a word."""
     calls = fake("log", "600")
     code = (
-        "import sys, time; from pathlib import Path; from nanolens.api.tracking import _started\n"
+        "import sys, time; from pathlib import Path; from nanolens.trackers.live import _started\n"
         "print(_started('wandb', Path(sys.argv[1])).pid, flush=True); time.sleep(600)"
     )
     folder = made.made_run(tmp_path / "run")
@@ -250,9 +250,9 @@ def test_a_resumed_training_goes_on_in_the_same_tracker_run(tracker: str, data: 
 
 
 def test_a_missing_library_is_an_error_for_who_types_it_and_a_note_for_a_config_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    from nanolens.api import tracking
     from nanolens.config.load import load
     from nanolens.errors import UserError
+    from nanolens.trackers import live as tracking
 
     monkeypatch.setattr(tracking, "is_installed", lambda name: False)
     with pytest.raises(UserError) as raised:

@@ -56,7 +56,7 @@ def test_the_commands_of_the_trackers_page(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_trackers_page_names_every_number_that_is_sent():
-    from nanolens.interop.trackers.rows import NAMES
+    from nanolens.trackers.rows import NAMES
 
     page = (DOCS / "trackers.md").read_text(encoding="utf-8")
     for name in NAMES.values():

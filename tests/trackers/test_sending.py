@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import read_back
 
-from nanolens.api import sending
-from nanolens.api.sending import Sender, send
-from nanolens.interop.trackers import rows
 from nanolens.record import events as e
 from nanolens.record.read import read_run
+from nanolens.trackers import rows
+from nanolens.trackers import sender as sending
+from nanolens.trackers.sender import Sender, send
 
 FLOAT32 = 6e-8  # TensorBoard keeps no more
 

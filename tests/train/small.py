@@ -18,7 +18,7 @@ from nanolens.data.tokenizers import CharTokenizer
 from nanolens.record.events import Event
 from nanolens.record.layout import checkpoint_folder
 from nanolens.record.write import Recorder, fan_out
-from nanolens.train.loop import Outcome, train
+from nanolens.training.loop import Outcome, train
 
 LETTERS = "abcdefgh .\n"
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from small import but, events_of, losses_of, recorded
 
-import nanolens.train.compiling as compiling
+import nanolens.training.compiling as compiling
 from nanolens.data.store import Dataset
 from nanolens.errors import UserError
 from nanolens.model import build
 from nanolens.model.loss import WithLoss
 from nanolens.record.events import Chosen, Compiled
 from nanolens.train.clock import Clock
-from nanolens.train.machine import choose_machine
+from nanolens.training.machine import choose_machine
 
 
 def decided(monkeypatch: pytest.MonkeyPatch, micro_batch_s: float, left: int, compiled_s: float, fails: bool = False):

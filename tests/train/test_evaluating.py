@@ -14,9 +14,9 @@ from small import but, events_of, recorded, small_data
 from nanolens.data.store import Dataset
 from nanolens.model import build
 from nanolens.model.loss import WithLoss, logits_of
-from nanolens.train.evaluate import evaluate, evaluate_model, summary
 from nanolens.train.evaluation_sets import evaluation_sets
-from nanolens.train.machine import choose_machine
+from nanolens.training.evaluate import evaluate, evaluate_model, summary
+from nanolens.training.machine import choose_machine
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_a_bad_update_leaves_weights_and_moments_bit_for_bit(
         return update
 
     monkeypatch.setattr(step_module, "gather_gradients", poison)
-    monkeypatch.setattr("nanolens.train.loop.take_update", watched)
+    monkeypatch.setattr("nanolens.training.loop.take_update", watched)
     run = tmp_path / "run"
     outcome = recorded(but(max_iters=8, eval_interval=4, dtype=dtype), data, run)
     assert outcome.why == "finished"
@@ -86,7 +86,7 @@ def test_bad_data_makes_the_run_go_back_and_on_behind_it(data: Dataset, tmp_path
 
 def test_the_data_after_a_roll_back_is_fresh(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     taken: list[int] = []
-    from nanolens.train.feed import ShuffledFeed
+    from nanolens.training.feed import ShuffledFeed
 
     real = ShuffledFeed.take
 
@@ -152,7 +152,7 @@ def test_full_memory_halves_the_micro_batch_and_keeps_the_update(
     config = but(max_iters=6, eval_interval=6, batch_size=6, gradient_accumulation_steps=2, data_order=order)
     whole, run = tmp_path / "whole", tmp_path / "run"
     recorded(config, data, whole)
-    from nanolens.train.loop import Loop
+    from nanolens.training.loop import Loop
 
     real = Loop._to_the_end
 
@@ -173,7 +173,7 @@ def test_full_memory_halves_the_micro_batch_and_keeps_the_update(
 
 
 def test_no_memory_even_for_one_sequence_ends_the_run_with_a_sentence(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from nanolens.train.loop import Loop
+    from nanolens.training.loop import Loop
 
     real = Loop._to_the_end
 
@@ -203,7 +203,7 @@ def test_other_errors_are_not_taken_for_full_memory(data: Dataset, tmp_path: Pat
 def test_full_memory_in_an_evaluation_does_not_end_the_run(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     config = but(max_iters=4, eval_interval=2, data_order="nanogpt")
     recorded(config, data, tmp_path / "whole")
-    from nanolens.train.loop import Loop
+    from nanolens.training.loop import Loop
 
     real = Loop._to_the_end
 
@@ -228,7 +228,7 @@ def test_weights_that_became_bad_are_never_saved_and_are_replaced_from_a_good_ch
     from nanolens.checkpoint import load
     from nanolens.record.events import StepTaken
     from nanolens.record.layout import checkpoint_folders
-    from nanolens.train.loop import Loop
+    from nanolens.training.loop import Loop
 
     loops: list[Loop] = []
     real = Loop.go

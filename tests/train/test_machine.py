@@ -11,7 +11,7 @@ from small import but, events_of, recorded, steps_of
 from nanolens.errors import UserError
 from nanolens.record.events import Chosen
 from nanolens.record.write import read_run_file
-from nanolens.train.machine import choose_machine, measured_peak, usable_cores, with_peak
+from nanolens.training.machine import choose_machine, measured_peak, usable_cores, with_peak
 
 
 def test_what_was_left_to_the_program_is_told_with_a_reason():
@@ -67,7 +67,7 @@ def test_cores_that_may_be_used_are_counted():
 
 def test_a_step_faster_than_the_peak_makes_the_peak_be_measured_again(data, tmp_path, monkeypatch: pytest.MonkeyPatch):
     """As when something else was running at the start."""
-    monkeypatch.setattr("nanolens.train.machine.measured_peak", lambda machine: 1.0)
+    monkeypatch.setattr("nanolens.training.machine.measured_peak", lambda machine: 1.0)
     recorded(but(max_iters=3, eval_interval=3), data, tmp_path / "run")
     facts = read_run_file(tmp_path / "run")
     fastest_s = min(event["took_s"] for event in steps_of(tmp_path / "run"))

@@ -13,7 +13,7 @@ from small import but, events_of, recorded
 from nanolens.data.store import Dataset
 from nanolens.errors import UserError
 from nanolens.model import build
-from nanolens.train.preflight import nothing_leaks, overlap, parameters_change, randomised
+from nanolens.training.preflight import nothing_leaks, overlap, parameters_change, randomised
 
 LEAKY = """
 import torch
@@ -48,7 +48,7 @@ def test_a_healthy_run_passes_every_check_and_tells_of_each(data: Dataset, tmp_p
 @pytest.mark.parametrize("arch", ["gpt2", "modern"])
 def test_the_checks_change_nothing(arch: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The same losses with and without them, also where data and dropout share torch's generator."""
-    from nanolens.train import loop
+    from nanolens.training import loop
 
     for order in ("shuffled", "nanogpt"):
         config = but(arch=arch, max_iters=3, eval_interval=2, dropout=0.1, data_order=order)

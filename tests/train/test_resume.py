@@ -11,8 +11,8 @@ import pytest
 import torch
 from small import but, digests, evaluations_of, events_of, losses_of, recorded, signal_at, small_data
 
-import nanolens.train.loop as loop_module
 import nanolens.train.step as step_module
+import nanolens.training.loop as loop_module
 from nanolens.checkpoint import load
 from nanolens.config.fields import Config
 from nanolens.data.store import Dataset
@@ -20,8 +20,8 @@ from nanolens.errors import UserError
 from nanolens.model import build
 from nanolens.record.events import Evaluated, StepTaken
 from nanolens.record.layout import checkpoint_folders, step_of
-from nanolens.train.evaluate import Evaluation
-from nanolens.train.stopping import Stopped
+from nanolens.training.evaluate import Evaluation
+from nanolens.training.stopping import Stopped
 
 KINDS: dict[str, Config] = {
     "plain": but(max_iters=12, eval_interval=5),

@@ -7,8 +7,8 @@ import torch
 from small import but, small_data
 
 from nanolens.train import tuning
-from nanolens.train.machine import Machine
 from nanolens.train.tuning import Tuner, room_bytes
+from nanolens.training.machine import Machine
 
 
 @pytest.fixture(autouse=True)

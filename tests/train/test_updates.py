@@ -37,7 +37,7 @@ def test_micro_batch_norms_are_those_of_the_micro_batches_own_gradients(data: Da
     """Checked against gradients taken one by one with the first step's weights."""
     from nanolens.model import build
     from nanolens.model.loss import WithLoss
-    from nanolens.train.feed import ShuffledFeed
+    from nanolens.training.feed import ShuffledFeed
 
     config = but(gradient_accumulation_steps=4, max_iters=1, eval_interval=1)
     run = tmp_path / "run"
@@ -152,7 +152,7 @@ def test_training_does_not_import_torchs_compiler(tmp_path: Path):
 
 def test_batches_are_those_of_the_order_wherever_one_begins(data: Dataset):
     from nanolens.data.batches import Shuffled
-    from nanolens.train.feed import ShuffledFeed
+    from nanolens.training.feed import ShuffledFeed
 
     order = Shuffled(data.train, 16, 3)
     feed = ShuffledFeed(data.train, 16, 5, 3, torch.device("cpu"))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.explain.about import about
 from nanolens.analysis.explain.context import Context, context_of
 from nanolens.analysis.explain.evaluations import evaluation_remarks
@@ -16,6 +15,7 @@ from nanolens.analysis.explain.pick import Row, arrived, picked
 from nanolens.analysis.explain.updates import update_remarks
 from nanolens.analysis.explanation import Explanation, Passage
 from nanolens.analysis.story import story
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 
 __all__ = ["explain", "explain_arrived", "lacking"]

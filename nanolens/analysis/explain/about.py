@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.explanation import Remark, Section
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 from nanolens.sizing import Schedule
 

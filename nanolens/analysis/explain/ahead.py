@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.explain.about import about
 from nanolens.analysis.explanation import Explanation, Remark, Section
 from nanolens.analysis.story import REPEATED
 from nanolens.analysis.symptoms.repetition import worth
 from nanolens.config.fields import Config, as_text, settings
 from nanolens.config.preset import Preset
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 from nanolens.record.run import Known, Run, Words, evals_from, steps_from
 from nanolens.sizing import memory

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanolens.analysis import pace
-from nanolens.analysis.case import Case
 from nanolens.analysis.rows import broken_rows, slow_rows
+from nanolens.facts import timing as pace
+from nanolens.facts.case import Case
 
 
 @dataclass(frozen=True)

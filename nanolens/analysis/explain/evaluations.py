@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.explain.context import Context
 from nanolens.analysis.explain.updates import LARGEST_FOR_PERPLEXITY, landmarks, seen_words
 from nanolens.analysis.explanation import Remark
-from nanolens.analysis.references import Reference
+from nanolens.facts.case import Case
+from nanolens.facts.references import Reference
 from nanolens.message import Message, msg
 
 NEAR = 20  # updates' lines on either side that an evaluation's train loss is set beside

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis import pace
-from nanolens.analysis.case import Case
 from nanolens.analysis.explain.about import trainer_name
 from nanolens.analysis.explain.context import Context
 from nanolens.analysis.explanation import Remark
+from nanolens.facts import timing as pace
+from nanolens.facts.case import Case
 from nanolens.message import Message, msg
 
 USUAL_MFU = (0.30, 0.60)  # of small models on one GPU

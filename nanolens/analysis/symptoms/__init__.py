@@ -8,8 +8,8 @@ import importlib
 from collections.abc import Iterator
 from types import ModuleType
 
-from nanolens.analysis.case import Case, Lacking
-from nanolens.analysis.finding import Finding, NotChecked
+from nanolens.facts.case import Case, Lacking
+from nanolens.facts.finding import Finding, NotChecked
 
 NAMES = (
     "preflight",

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
 from nanolens.analysis.symptoms.initial_loss import is_from_first_loss
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import msg
 
 CODES = ("grad_accum_loss_scaling", "grad_sync_bug")

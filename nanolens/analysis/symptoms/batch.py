@@ -22,9 +22,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case, Quantity
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
 from nanolens.analysis.symptoms import explosion, stuck
+from nanolens.facts.case import Case, Quantity
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked, Sureness
 from nanolens.message import msg
 
 CODES = ("grad_accum_inferred", "batch_too_small")

@@ -23,10 +23,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import trend
 from nanolens.analysis.symptoms.parameter_count import claimed
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import trend
 from nanolens.message import msg
 
 CODES = ("underfitting_capacity",)

@@ -23,10 +23,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.pace import ordinary
-from nanolens.analysis.statistics import BLOCKS, MAD_TO_SD, Shift, block_medians, change_point, trend
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import BLOCKS, MAD_TO_SD, Shift, block_medians, change_point, trend
+from nanolens.facts.timing import ordinary
 from nanolens.message import Message, msg
 
 CODES = ("throttling_suspected", "step_time_schedule")

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import MAD_TO_SD, noise_of, paired_difference
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import MAD_TO_SD, noise_of, paired_difference
 from nanolens.message import msg
 
 CODES = ("grad_explosion", "loss_divergence")

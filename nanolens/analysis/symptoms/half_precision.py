@@ -26,9 +26,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
 from nanolens.analysis.symptoms.non_finite import grew_before, is_passing, not_finite_rows
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked, Sureness
 from nanolens.message import msg
 
 CODES = ("fp16_overflow", "fused_adamw_fp16_bug")
@@ -87,7 +87,7 @@ def _level(case: Case, first: int) -> Evidence:
 
 def _faster_after(case: Case, first: int) -> Evidence | None:
     """Skipped optimizer steps make the iterations after the NaN faster."""
-    from nanolens.analysis.pace import ordinary
+    from nanolens.facts.timing import ordinary
 
     plain = ordinary(case)
     took = case.steps.took_s

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nanolens.analysis.case import Case
 from nanolens.analysis.corpora import WEB_TEXT_UNIGRAM
-from nanolens.analysis.finding import Evidence, Finding, NotChecked, Sureness
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Evidence, Finding, NotChecked, Sureness
 from nanolens.message import msg
 
 CODES = ("init_loss_ok",)

@@ -24,9 +24,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.pace import instant_mfu, ordinary
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.timing import instant_mfu, ordinary
 from nanolens.message import msg
 
 CODES = ("mfu_wrong_peak", "mfu_unknown_peak", "mfu_over_100")

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Evidence, Finding, NotChecked
-from nanolens.analysis.pace import EMA, follows, mfu_times_seconds
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Evidence, Finding, NotChecked
+from nanolens.facts.timing import EMA, follows, mfu_times_seconds
 from nanolens.message import msg
 
 CODES = ("mfu_ema_lag",)

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import msg
 from nanolens.sizing import parameters as count_parameters
 from nanolens.sizing import rate_of

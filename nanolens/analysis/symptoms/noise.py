@@ -24,9 +24,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import running_median, trend
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import running_median, trend
 from nanolens.message import msg
 
 CODES = ("eval_noise", "micro_batch_noise", "seed_noise")

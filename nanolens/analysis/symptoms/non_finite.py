@@ -28,9 +28,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import noise_of
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import noise_of
 from nanolens.message import msg
 
 CODES = ("nan_divergence", "hf_zero_loss_is_nan", "kernel_bug", "nan_sentinel_benign")
@@ -110,7 +110,7 @@ def is_passing(case: Case, bad: np.ndarray) -> bool:
 
 def grew_before(case: Case, first_bad: int) -> bool:
     """Whether loss or gradient norm had left its level before the first NaN: an instability, not a sudden overflow."""
-    from nanolens.analysis.statistics import MAD_TO_SD
+    from nanolens.facts.statistics import MAD_TO_SD
 
     for column, factor in ((case.steps.loss, 1.5), (case.steps.grad_norm, 5.0)):
         before = column[:first_bad]

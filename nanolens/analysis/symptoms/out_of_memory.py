@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import Message, msg
 from nanolens.sizing import GPT2_FAMILY, memory, parameters
 

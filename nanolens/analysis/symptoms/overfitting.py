@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
-from nanolens.analysis.statistics import bias_of_minimum, noise_of, trend
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked, Sureness
+from nanolens.facts.statistics import bias_of_minimum, noise_of, trend
 from nanolens.message import msg
 
 CODES = ("overfitting", "checkpoint_not_best")

@@ -22,8 +22,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import Message, msg
 from nanolens.sizing import Shape
 from nanolens.sizing import parameters as count_parameters

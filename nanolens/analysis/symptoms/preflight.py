@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked, Sureness
 from nanolens.message import Message, msg
 
 CODES = ("frozen_parameters", "attention_bug", "val_leak")

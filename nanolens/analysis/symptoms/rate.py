@@ -21,10 +21,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import spikes
 from nanolens.analysis.symptoms import explosion, stuck
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import spikes
 from nanolens.message import Message, msg
 
 CODES = ("lr_too_high", "lr_too_low")

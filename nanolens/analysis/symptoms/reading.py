@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Evidence, Finding, NotChecked
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Evidence, Finding, NotChecked
 from nanolens.message import msg
 
 CODES = ("duplicate_lines",)

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked, Sureness
 from nanolens.message import msg
 from nanolens.sizing import rate_of
 

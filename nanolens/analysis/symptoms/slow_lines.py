@@ -24,9 +24,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked, Sureness
-from nanolens.analysis.pace import eval_seconds, eval_spacing, holds_eval, is_first, ordinary
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked, Sureness
+from nanolens.facts.timing import eval_seconds, eval_spacing, holds_eval, is_first, ordinary
 from nanolens.message import Message, msg
 
 CODES = ("eval_spike", "checkpoint_spike", "compile_warmup", "eval_dominates_time", "slow_steps_unexplained")

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import spikes
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import spikes
 from nanolens.message import msg
 
 CODES = ("loss_spike",)

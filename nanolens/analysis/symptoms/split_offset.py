@@ -22,8 +22,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Evidence, Finding, NotChecked
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Evidence, Finding, NotChecked
 from nanolens.message import msg
 
 CODES = ("val_below_train_ok",)

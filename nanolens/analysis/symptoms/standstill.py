@@ -27,9 +27,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import block_medians
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import block_medians
 from nanolens.message import msg
 
 CODES = ("lr_zero", "constant_loss", "dead_init", "lr_schedule_mismatch")

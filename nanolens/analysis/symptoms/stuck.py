@@ -28,10 +28,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
 from nanolens.analysis.corpora import WEB_TEXT_UNIGRAM
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
-from nanolens.analysis.statistics import trend
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.statistics import trend
 from nanolens.message import Message, msg
 
 CODES = ("collapse_to_unigram", "bigram_plateau")

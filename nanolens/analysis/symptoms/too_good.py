@@ -24,8 +24,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.analysis import places
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import msg
 
 CODES = ("too_good_to_be_true", "val_leak", "attention_bug")

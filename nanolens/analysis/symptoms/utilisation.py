@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.finding import Change, Evidence, Finding, NotChecked
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import msg
 
 CODES = ("low_mfu", "slow_hardware")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanolens.analysis import probe_plan
-from nanolens.analysis.probe import QUESTIONS, Answer, Effect, Reading, is_settled, ranked
-from nanolens.analysis.probe_plan import Frame, Planned
 from nanolens.errors import fault
 from nanolens.message import Message, msg
+from nanolens.probing import experiments as probe_plan
+from nanolens.probing.experiments import Frame, Planned
+from nanolens.probing.judge import QUESTIONS, Answer, Effect, Reading, is_settled, ranked
 
 if TYPE_CHECKING:
     from nanolens.api.probe.branches import Branches

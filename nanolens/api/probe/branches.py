@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from nanolens.analysis import probe_plan
-from nanolens.analysis.probe_plan import EVAL_ITERS, Branch, Frame
 from nanolens.api.probe.subject import Subject
 from nanolens.config.fields import Config
 from nanolens.message import Message, msg
+from nanolens.probing import experiments as probe_plan
+from nanolens.probing.experiments import EVAL_ITERS, Branch, Frame
 from nanolens.record.events import RunEnded
 from nanolens.record.layout import checkpoint_folder, is_run, probe_folder
 from nanolens.record.read import events_since
@@ -96,7 +96,7 @@ class Branches:
 
     def _run(self, wanted: Branch) -> Ran:
         from nanolens.record.write import Recorder
-        from nanolens.train.loop import train
+        from nanolens.training.loop import train
 
         folder = probe_folder(self.subject.folder, self.subject.step, wanted.name)
         if folder.exists():  # a branch of other settings, or one that was interrupted: ours to replace

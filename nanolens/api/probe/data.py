@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis import probe_plan as plan
-from nanolens.analysis.probe import Effect, Reading, foretold
 from nanolens.api.probe.branches import Branches
 from nanolens.api.probe.look import joined, look_at
 from nanolens.api.probe.subject import Subject
 from nanolens.message import msg
+from nanolens.probing import experiments as plan
+from nanolens.probing.judge import Effect, Reading, foretold
 
 FEWEST, MOST = 32, 512  # windows of each kind
 BLOCKS = 24  # neighbouring windows are alike: errors are taken over this many stretches of a split
@@ -111,7 +111,7 @@ def _told(means: dict[str, tuple[float, float]]):
 
 
 def _overlap(subject: Subject) -> float:
-    from nanolens.train.preflight import OVERLAP_TOKENS, overlap
+    from nanolens.training.preflight import OVERLAP_TOKENS, overlap
 
     return overlap(np.asarray(subject.dataset.train[:OVERLAP_TOKENS]), np.asarray(subject.dataset.val[:OVERLAP_TOKENS]))
 

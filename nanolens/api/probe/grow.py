@@ -31,7 +31,7 @@ def grown_parent(subject: Subject, branch: Path, config: Config) -> str:
     from nanolens.checkpoint import Snapshot, load, save
     from nanolens.record.events import RunEnded
     from nanolens.record.write import Recorder
-    from nanolens.train.setup import tokenizer_writer
+    from nanolens.training.setup import tokenizer_writer
 
     checkpoint = load(subject.checkpoint)
     folder = branch.with_name(branch.name + START)

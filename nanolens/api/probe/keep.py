@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from nanolens import files
-from nanolens.analysis.probe import Answer, Effect
 from nanolens.api.probe.branches import Branches
 from nanolens.api.probe.grow import START
 from nanolens.message import Message
 from nanolens.present.plan import config_text
-from nanolens.present.words import say
+from nanolens.probing.judge import Answer, Effect
 from nanolens.record.layout import answer_file
+from nanolens.show.words import say
 
 
 def keep(branches: Branches, answer: Answer) -> Answer:

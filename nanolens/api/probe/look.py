@@ -53,7 +53,7 @@ def look_at(subject: Subject, checkpoint: Path | None = None) -> Look:
     from nanolens.config.fields import Config, settings
     from nanolens.message import msg
     from nanolens.model import build
-    from nanolens.train.machine import choose_machine
+    from nanolens.training.machine import choose_machine
 
     config, weights = subject.config, subject.weights
     if checkpoint is not None:

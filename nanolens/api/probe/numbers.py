@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nanolens.analysis import probe_plan as plan
-from nanolens.analysis.probe import Effect, Reading
 from nanolens.api.probe.branches import Branches
 from nanolens.api.probe.look import Look, gradients, look_at
 from nanolens.message import msg
+from nanolens.probing import experiments as plan
+from nanolens.probing.judge import Effect, Reading
 from nanolens.record.events import StepTaken
 from nanolens.record.layout import checkpoint_folder
 

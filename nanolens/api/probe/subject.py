@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanolens.api.folders import RunAt, find_checkpoint, find_run
 from nanolens.config.fields import Config, settings
 from nanolens.errors import fault
 from nanolens.message import msg
 from nanolens.record.layout import checkpoint_folders
 from nanolens.record.run import Run
+from nanolens.record.store import RunAt, find_checkpoint, find_run
 
 if TYPE_CHECKING:
     from nanolens.data.store import Dataset

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis import probe_plan as plan
-from nanolens.analysis.probe import Effect, Reading, foretold, paired_gain
 from nanolens.analysis.probe_noise import noise_scale
 from nanolens.api.probe.branches import Branches, Ran
 from nanolens.api.probe.look import gradients, look_at
 from nanolens.message import msg
+from nanolens.probing import experiments as plan
+from nanolens.probing.judge import Effect, Reading, foretold, paired_gain
 
 Found = Iterator[Effect | Reading]
 

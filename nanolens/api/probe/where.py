@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanolens.analysis import probe_plan as plan
-from nanolens.analysis.probe import Effect, Reading
 from nanolens.api.probe.branches import Branches
 from nanolens.api.probe.look import joined, look_at
 from nanolens.api.probe.subject import Subject
 from nanolens.message import Message, msg
+from nanolens.probing import experiments as plan
+from nanolens.probing.judge import Effect, Reading
 
 MOST = 512  # windows
 EXCERPT = 60  # characters shown of a passage

@@ -18,7 +18,7 @@ import re
 
 from nanolens.interop.logs.door import Door, Found, Sign
 from nanolens.interop.logs.rows import find_rows, num, whole
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 WORDS = Words(trainer="autoresearch", loss="smoothed", time="step_only", updates_before_printed=1, peak_flops=989.5e12)

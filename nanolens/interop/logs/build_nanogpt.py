@@ -16,7 +16,7 @@ import re
 
 from nanolens.interop.logs.door import Door, Found
 from nanolens.interop.logs.rows import find_rows, joined, num, whole
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 WORDS = Words(trainer="build-nanogpt", loss="mean", time="with_eval", updates_before_printed=1)

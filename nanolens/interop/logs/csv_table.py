@@ -16,7 +16,7 @@ from nanolens.interop.logs import table
 from nanolens.interop.logs.door import Found
 from nanolens.interop.logs.names import column_of, normalised
 from nanolens.interop.logs.rows import Rows
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 WORDS = Words(trainer="unknown")

@@ -21,7 +21,7 @@ from nanolens.interop.logs import table
 from nanolens.interop.logs.door import Door, Found
 from nanolens.interop.logs.keyvalue import numbers_in
 from nanolens.interop.logs.rows import from_records
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 # It begins with a plain part of the word, which is found many times faster than a choice; so a row "begins" at its second letter.

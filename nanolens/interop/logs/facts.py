@@ -19,7 +19,7 @@ from nanolens.config.fields import settings
 from nanolens.interop.logs.door import Found, Sign
 from nanolens.interop.logs.names import SETTINGS, normalised, setting_of
 from nanolens.interop.logs.rows import NUMBER
-from nanolens.interop.logs.text import Text, lines_with
+from nanolens.logs.text import Text, lines_with
 
 LONGEST_TEXT = 400
 MOST_LINES = 2000  # with one sentence, and of settings: a text that repeats itself more often says nothing new

@@ -26,7 +26,7 @@ import numpy as np
 from nanolens.interop.logs import keyvalue
 from nanolens.interop.logs.door import Door, Found
 from nanolens.interop.logs.rows import NUMBER, Rows, find_rows, from_records, joined, num
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 WORDS = Words(trainer="hf-trainer", loss="smoothed", time="unknown", updates_before_printed=0)

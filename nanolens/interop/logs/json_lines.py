@@ -18,7 +18,7 @@ from nanolens.interop.logs import table
 from nanolens.interop.logs.door import Door, Found
 from nanolens.interop.logs.names import column_of
 from nanolens.interop.logs.rows import Rows, from_records, note_rows_alone
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 WORDS = Words(trainer="unknown")

@@ -24,7 +24,7 @@ import numpy as np
 
 from nanolens.interop.logs.door import Door, Found
 from nanolens.interop.logs.rows import find_rows, joined, num, whole
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 WORDS = Words(trainer="llm.c", loss="mean", time="step_only", updates_before_printed=0)

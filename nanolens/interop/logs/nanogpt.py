@@ -22,7 +22,7 @@ import re
 from nanolens.interop.logs import keyvalue
 from nanolens.interop.logs.door import Door, Found
 from nanolens.interop.logs.rows import find_rows, num, whole
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 A100_BF16_FLOPS = 312e12

@@ -20,7 +20,7 @@ from nanolens.interop.logs.door import Found, Sign
 from nanolens.interop.logs.facts import literal
 from nanolens.interop.logs.names import setting_of
 from nanolens.interop.logs.rows import NUMBER, Rows, joined
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 
 _NOTE = re.compile(r"^[> \t]{0,8}+(?:#|//)[^\n]{0,2000}", re.M)
 _HEADING = re.compile(

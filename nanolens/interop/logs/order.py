@@ -22,7 +22,7 @@ import numpy as np
 
 from nanolens.interop.logs.door import Found, Sign
 from nanolens.interop.logs.rows import Rows, joined
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 
 _RANKS = (re.compile(r"ank(?<=[Rr]ank)[ :=_]{0,2}(\d{1,5})\b"), re.compile(r"\[default(\d{1,5})\]:"))
 MOST_ATTEMPTS = 500  # numbers that go back more often are no step numbers, or rows of many writers at once

@@ -17,7 +17,7 @@ from typing import Any
 
 from nanolens.interop.logs import nanogpt
 from nanolens.interop.logs.door import Door, Found
-from nanolens.interop.logs.text import Text, lines_with
+from nanolens.logs.text import Text, lines_with
 from nanolens.record.run import Words
 
 SIGN = "# nanolens "

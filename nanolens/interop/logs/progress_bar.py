@@ -23,7 +23,7 @@ import numpy as np
 from nanolens.interop.logs import keyvalue, table
 from nanolens.interop.logs.door import Door, Found
 from nanolens.interop.logs.rows import NUMBER, Rows, from_records, joined, rows_at, to_columns
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.record.run import Words
 
 WORDS = Words(trainer="tqdm", loss="last_micro_batch", time="average", updates_before_printed=0)

@@ -17,7 +17,7 @@ from nanolens.interop.logs.given import Given
 from nanolens.interop.logs.notes import read_notes
 from nanolens.interop.logs.order import ranks_in
 from nanolens.interop.logs.recognise import DOORS, door_named, recognise
-from nanolens.interop.logs.text import Text, clean, lines_with
+from nanolens.logs.text import Text, clean, lines_with
 from nanolens.message import msg
 from nanolens.record.run import Run, Words
 

@@ -24,7 +24,7 @@ from nanolens.interop.logs import (
     torchtitan,
 )
 from nanolens.interop.logs.door import Door, Found
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 from nanolens.message import msg
 
 DOORS: tuple[Door, ...] = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanolens.interop.logs.text import Text
+from nanolens.logs.text import Text
 
 NUMBER = (
     r"[-+]?(?:\d{1,30}+(?:(?<!\d{4}),\d{3}(?!\d))*+(?:\.\d{0,30}+)?+(?:[eE][-+]?\d{1,4}+)?+"  # 1234.5, 1,234,567, 1.0E-4

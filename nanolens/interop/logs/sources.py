@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanolens.errors import fault
-from nanolens.interop.logs import tensorboard, wandb_folder
+from nanolens.interop.logs import wandb_folder
 from nanolens.interop.logs.given import Given
 from nanolens.interop.logs.reader import read_text
-from nanolens.interop.logs.text import decode
+from nanolens.logs.formats import tracker_files as tensorboard
+from nanolens.logs.text import decode
 from nanolens.message import msg
 from nanolens.record.run import Run
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nanolens.errors import UserError, fault
 from nanolens.interop.logs.given import Given
-from nanolens.interop.logs.text import decode
+from nanolens.logs.text import decode
 from nanolens.message import msg
 
 MAGIC = b":W&B"

@@ -1,7 +1,7 @@
 """Doors to experiment trackers: what a run told, in the form that TensorBoard, Weights & Biases, trackio and MLflow take.
 
-A tracker gets one Row per step, in the order of the steps, and each step once. `rows.py` makes the rows; who reads the record, when, and in
-which process, is for `api` to say. Each library is imported where it is used.
+A tracker gets one Row per step, in the order of the steps, and each step once. `trackers/rows.py` makes the rows; who reads the record,
+when, and in which process, is for `api` to say. Each library is imported where it is used.
 """
 
 from __future__ import annotations

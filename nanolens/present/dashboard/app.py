@@ -13,13 +13,13 @@ import msgspec
 
 from nanolens.errors import UserError, fault, require
 from nanolens.message import Message, msg
-from nanolens.present.dashboard.guard import App, Guard
+from nanolens.page.guard import App, Guard
+from nanolens.page.view import comparison_of, findings_of, forecast_of, levels_of, view_of
 from nanolens.present.dashboard.live import Hub
 from nanolens.present.dashboard.series import Wanted, series_of
 from nanolens.present.dashboard.shelf import Shelf, Wish
 from nanolens.present.dashboard.strings import words_of
-from nanolens.present.dashboard.view import comparison_of, findings_of, forecast_of, levels_of, view_of
-from nanolens.present.words import LANGUAGES, say
+from nanolens.show.words import LANGUAGES, say
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -216,7 +216,7 @@ class Answers:
 
 def read_assets() -> dict[str, bytes]:
     """The files of the page, by name."""
-    folder = resources.files("nanolens.present.dashboard") / "page"
+    folder = resources.files("nanolens.page") / "static"
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name[file.name.rfind(".") :] in TYPES}
 
 

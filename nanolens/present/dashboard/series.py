@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nanolens.present.dashboard.columns import AXES, Columns
+from nanolens.page.series import AXES, Columns
 from nanolens.present.dashboard.decimate import chosen, mean_of_last
 
 MOST_BUCKETS = 2000

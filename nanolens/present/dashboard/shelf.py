@@ -1,4 +1,4 @@
-"""What the page may ask of the runs. `api.dashboard` answers; a test may answer with made-up runs."""
+"""What the page may ask of the runs. `page.runs` answers; a test may answer with made-up runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nanolens.analysis.compare import Comparison
-from nanolens.analysis.diagnose import Diagnosis
-from nanolens.analysis.finding import Finding
-from nanolens.analysis.forecast import Forecast, Refusal
 from nanolens.analysis.plan_actual import Held
 from nanolens.config.preset import Preset
-from nanolens.present.dashboard.columns import Columns
+from nanolens.diagnosis import Diagnosis
+from nanolens.facts.finding import Finding
+from nanolens.forecasting import Forecast, Refusal
+from nanolens.page.series import Columns
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanolens.message import Message, msg
-from nanolens.present.words import translated
+from nanolens.show.words import translated
 
 LATER: dict[str, object] = {}
 """The values of these sentences are filled in by the page."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanolens.analysis.case import Case
-from nanolens.analysis.diagnose import diagnose
-from nanolens.analysis.finding import Finding
 from nanolens.analysis.symptoms import findings_of, module
+from nanolens.diagnosis import diagnose
+from nanolens.facts.case import Case
+from nanolens.facts.finding import Finding
 from nanolens.record.run import Known, Mark, Reading, Run, Words, evals_from, steps_from
 
 NANOGPT = Words(

@@ -1,6 +1,6 @@
 import numpy as np
 
-from nanolens.analysis.case import Case
+from nanolens.facts.case import Case
 from symptoms.build import curve, found, make, mark, sure
 
 NAN = float("nan")

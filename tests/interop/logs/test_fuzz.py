@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nanolens.errors import UserError
 from nanolens.interop.logs import FORMATS, read_logs
 from nanolens.interop.logs.rows import NUMBER
-from nanolens.interop.logs.text import clean, decode
+from nanolens.logs.text import clean, decode
 from tests.interop.logs import samples
 
 LENIENT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -6,7 +6,7 @@ import pytest
 
 from nanolens.errors import UserError
 from nanolens.interop.logs import LogReader, read_log, read_logs
-from nanolens.interop.logs.text import clean, decode
+from nanolens.logs.text import clean, decode
 from tests.interop.logs import samples
 
 

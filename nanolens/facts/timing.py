@@ -1,0 +1,148 @@
+"""Where the time of the iterations goes: ordinary steps, those that hold an evaluation, the first one; and the MFU behind a moving
+average.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nanolens.message import msg
+
+if TYPE_CHECKING:
+    from nanolens.facts.case import Case, Quantity
+
+EMA = 0.9  # nanoGPT: running_mfu = 0.9 * running_mfu + 0.1 * mfu, at each printed line
+STEADY = 0.15  # a step within this share of the median is an ordinary one
+
+
+def holds_eval(case: Case) -> np.ndarray:
+    """Which rows' time contains an evaluation. nanoGPT evaluates at the top of the iteration whose line then shows the time of both."""
+    rows, evals = case.steps, case.evals
+    if case.run.words.time not in ("with_eval", "unknown"):
+        return np.zeros(len(rows), bool)
+    at_eval = np.isin(rows.step - case.run.words.updates_before_printed, evals.step)
+    interval = case.whole("eval_interval")
+    if interval and case.run.words.trainer == "nanogpt":
+        at_eval |= rows.printed % interval == 0
+    return at_eval
+
+
+def is_first(case: Case) -> np.ndarray:
+    """The first row of the run and of each attempt: compilation, allocation and warming up are in it."""
+    rows = case.steps
+    first = np.zeros(len(rows), bool)
+    if len(rows) and rows.step[0] <= case.run.words.updates_before_printed + 1:
+        first[0] = True
+    for mark in case.run.marks:
+        if mark.kind in ("resume", "attempt", "compile") and mark.step is not None:
+            after = np.flatnonzero(rows.step > mark.step)
+            if len(after):
+                first[after[0]] = True
+    return first
+
+
+def ordinary(case: Case) -> np.ndarray:
+    """Rows that hold nothing but a step, as far as can be told."""
+    return np.isfinite(case.steps.took_s) & (case.steps.took_s > 0) & ~holds_eval(case) & ~is_first(case)
+
+
+def ordinary_seconds(case: Case) -> Quantity | None:
+    from nanolens.facts.case import Quantity
+
+    took = case.steps.took_s[ordinary(case)]
+    if len(took):
+        return Quantity(float(np.median(took)), msg("median of {rows:count} ordinary iterations", rows=len(took)), "printed")
+    speed = case.steps.tokens_per_s[np.isfinite(case.steps.tokens_per_s)]
+    stated = case.number("tokens_per_update")
+    if len(speed) and stated:
+        return Quantity(stated / float(np.median(speed)), msg("tokens per update / printed tokens/s"), "inferred")
+    return None
+
+
+def eval_seconds(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """(row, seconds beyond an ordinary step) of the rows that hold an evaluation; the first row is left out, as it holds more."""
+    step = case.step_time
+    if step is None:
+        return np.zeros(0, int), np.zeros(0)
+    rows = np.flatnonzero(holds_eval(case) & ~is_first(case) & np.isfinite(case.steps.took_s))
+    extra = case.steps.took_s[rows] - step.value
+    return rows[extra > 0], extra[extra > 0]
+
+
+def eval_spacing(case: Case) -> int | None:
+    """Updates between two evaluations: as configured, or the closest two that the log shows."""
+    given = case.whole("eval_interval")
+    if given:
+        return given
+    apart = np.diff(np.unique(case.evals.step))
+    return int(apart.min()) if len(apart) else None
+
+
+def mfu_times_seconds(case: Case) -> float | None:
+    return case.mfu_work
+
+
+def measured_mfu_work(case: Case) -> float | None:
+    """MFU x time of a step, the constant behind the printed MFUs: work over peak.
+
+    A smoothed MFU is unrolled: m_t = 0.9 m_(t-1) + 0.1 c / dt_t, solved for c over the pairs of lines that follow each other directly."""
+    mfu, took = case.steps.mfu_frac, case.steps.took_s
+    usable = np.isfinite(mfu) & np.isfinite(took) & (took > 0) & (mfu > 0)
+    if not usable.any():
+        return None
+    plain = usable & ordinary(case)
+    if not case.run.words.mfu_is_smoothed:
+        return float(np.median((mfu * took)[plain])) if plain.any() else None
+    settled = _settled(case, plain)
+    if settled is not None:
+        return settled
+    if not plain.any():
+        return None
+    # Slow lines pull the average down and never up: at a steady speed the highest products come closest to the truth.
+    highest = float(np.quantile((mfu * took)[plain], 0.9))
+    unrolled = _unrolled(case, usable)
+    return unrolled if unrolled is not None and unrolled > 0.9 * highest else highest
+
+
+def _settled(case: Case, plain: np.ndarray) -> float | None:
+    """Where step time and printed MFU have both stood still for five ordinary lines, none left out, the average has arrived. Lines with
+    evaluations in them stand still as well, each with the average of what came between."""
+    if len(plain) < 5:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view
+    mfu, took = windows(case.steps.mfu_frac[:200_000], 5), windows(case.steps.took_s[:200_000], 5)
+    steady = windows(plain[:200_000], 5).all(axis=1) & windows(follows(case.steps.printed)[:200_000], 5)[:, 1:].all(axis=1)
+    mfu, took = mfu[steady], took[steady]
+    still = (np.ptp(mfu, axis=1) <= 0.004 * mfu[:, -1]) & (np.ptp(took, axis=1) <= 0.02 * took[:, -1])
+    if not still.any():
+        return None
+    return float(np.median(np.median(mfu[still], axis=1) * np.median(took[still], axis=1)))
+
+
+def _unrolled(case: Case, usable: np.ndarray) -> float | None:
+    mfu, took, printed = case.steps.mfu_frac, case.steps.took_s, case.steps.printed
+    pairs = follows(printed) & usable & ordinary(case)
+    pairs[1:] &= usable[:-1]
+    pairs[:1] = False
+    if pairs.sum() < 3:
+        return None  # of one or two pairs the rounding of the printed figures decides
+    now = np.flatnonzero(pairs)
+    gain = (1 - EMA) / took[now]
+    return float(((mfu[now] - EMA * mfu[now - 1]) * gain).sum() / (gain**2).sum())
+
+
+def follows(printed: np.ndarray) -> np.ndarray:
+    """Rows that come directly after the row before them, no line left out: as close as any two rows are."""
+    apart = np.diff(printed, prepend=printed[:1] - 10**15)
+    positive = apart[(apart > 0) & (apart < 10**14)]
+    if not len(positive):
+        return np.zeros(len(printed), bool)
+    return apart == positive.min()
+
+
+def instant_mfu(case: Case) -> float | None:
+    """The MFU of an ordinary step, without the moving average."""
+    work, step = mfu_times_seconds(case), case.step_time
+    return None if work is None or step is None else work / step.value

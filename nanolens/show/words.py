@@ -1,0 +1,235 @@
+"""Messages become text here: the sentence in the reader's language, each value in the form of its kind.
+
+The only place that knows how many digits a loss has. Numbers, units, flags and config keys are the same in all languages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+import string
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from importlib import resources
+
+from nanolens.errors import fault
+from nanolens.message import Message, msg
+
+LANGUAGES = ("en", "hi")
+TIE = "\u00a0"  # between a number and its unit, for whoever breaks lines
+
+
+def say(message: Message, lang: str = "en") -> str:
+    return tied(message, lang).replace(TIE, " ")
+
+
+def tied(message: Message, lang: str = "en", code: Callable[[str], str] = str) -> str:
+    """The sentence with TIE where no line may break; `code` dresses what is to be typed or read literally."""
+    return _Sentence(lang, code).vformat(translated(message.msgid, lang), (), message.args)
+
+
+def translated(sentence: str, lang: str) -> str:
+    """The sentence in the reader's language, its placeholders still open. The catalogue's test sees to it that none is missing."""
+    return sentence if lang == "en" else catalogue(lang).get(sentence, sentence)
+
+
+def paragraphs(docstring: str, lang: str = "en") -> list[str]:
+    """A module's docstring as paragraphs in the reader's language; indented ones (log lines, commands) stay as they are."""
+    blocks = [block for block in inspect.cleandoc(docstring).split("\n\n") if block.strip()]
+    return [block if is_literal(block) else translated(_joined(block), lang) for block in blocks]
+
+
+def _joined(block: str) -> str:
+    """One line; a word that was broken at its hyphen (micro-batch) keeps it."""
+    return " ".join(re.sub(r"(?<=\w)-\n\s*(?=\w)", "-", block).split())
+
+
+def is_literal(block: str) -> bool:
+    return all(line.startswith("    ") for line in block.splitlines())
+
+
+def language(given: str | None, environ: Mapping[str, str]) -> str:
+    """The language asked for, else that of the locale, else English."""
+    if given:
+        if given not in LANGUAGES:
+            raise fault(
+                msg("{lang:code} is not a language that nanolens speaks", lang=given),
+                where=msg("{option:code}", option=f"--lang={given}"),
+                fix=msg("use one of {langs:code}", langs=LANGUAGES),
+            )
+        return given
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        if environ.get(name):
+            code = environ[name].replace("-", "_").split("_")[0].split(".")[0].lower()
+            return code if code in LANGUAGES else "en"
+    return "en"
+
+
+@cache
+def catalogue(lang: str) -> dict[str, str]:
+    """Translations by English sentence. JSON, not TOML: of 2,000 sentences tomllib takes 55 ms of each command, json 5."""
+    file = resources.files("nanolens.show") / "locale" / f"{lang}.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def show(value: object, kind: str = "text", lang: str = "en") -> str:
+    """A value in the form of its kind (see message.KINDS)."""
+    return _form(value, kind, lang, str).replace(TIE, " ")
+
+
+class _Sentence(string.Formatter):
+    def __init__(self, lang: str, code: Callable[[str], str]):
+        self.lang, self.code = lang, code
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        return _form(value, format_spec or "text", self.lang, self.code)
+
+
+def _form(value: object, kind: str, lang: str, code: Callable[[str], str]) -> str:
+    if isinstance(value, Message):
+        return tied(value, lang, code)
+    if isinstance(value, (list, tuple)):
+        if kind in _RANGES:
+            return _RANGES[kind](*value)
+        return ", ".join(_form(item, kind, lang, code) for item in value)
+    if kind == "code":
+        return code(str(value))
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if not math.isfinite(value):
+        return str(float(value))
+    return _FORMS.get(kind, str)(value)
+
+
+def _digits(value: float, digits: int, keep_zeros: bool = False) -> str:
+    """Significant digits without an exponent for 0.001 to a million: 81.6, 1,250, 2.65e-4."""
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3 or abs(value) >= 1e15:
+        return _scientific(value, digits)
+    shown = f"{value:#.{digits}g}"
+    if "e" in shown:
+        return f"{float(shown):,.0f}"
+    shown = shown.rstrip(".")
+    if not keep_zeros and "." in shown:
+        shown = shown.rstrip("0").rstrip(".")
+    whole, dot, rest = shown.partition(".")
+    return f"{int(whole):,}{dot}{rest}" if abs(value) >= 1000 else shown
+
+
+def _scientific(value: float, digits: int) -> str:
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    if "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int = 3, keep_zeros: bool = True) -> str:
+    size, unit = next(((size, unit) for size, unit in steps if abs(value) >= size), steps[-1])
+    return _digits(value / size, digits, keep_zeros) + unit
+
+
+_SI = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
+_FLOPS = tuple(
+    (size, f"{TIE}{unit}FLOP") for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+)
+_BYTES = ((1e12, f"{TIE}TB"), (1e9, f"{TIE}GB"), (1e6, f"{TIE}MB"), (1e3, f"{TIE}kB"), (1, f"{TIE}bytes"))
+
+
+def _tokens(value: float, digits: int = 3) -> str:
+    """Whole below a million, since 16,384 says more than 16.4k."""
+    if abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return _scaled(value, _SI, digits, keep_zeros=False)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else _digits(value, 4)
+
+
+def _rate(value: float, digits: int = 3) -> str:
+    """0.001 and more as they are typed in a config; less with an exponent."""
+    return _digits(value, digits)
+
+
+def _seconds(value: float, digits: int = 3) -> str:
+    size = abs(value)
+    if size >= 3600 * 48:
+        return f"{value / 86400:.1f}{TIE}days"
+    if size >= 3600:
+        minutes = round(value / 60)
+        return f"{minutes // 60}{TIE}h{TIE}{minutes % 60:02d}{TIE}min"
+    if size >= 120:
+        whole = round(value)
+        return f"{whole // 60}{TIE}min{TIE}{whole % 60:02d}{TIE}s"
+    number, unit = _small_seconds(value, digits)
+    return f"{number}{TIE}{unit}"
+
+
+def _small_seconds(value: float, digits: int) -> tuple[str, str]:
+    if abs(value) >= 1 or value == 0:
+        return _digits(value, digits, keep_zeros=digits > 2), "s"
+    if abs(value) >= 1e-3:
+        return _digits(value * 1e3, digits, keep_zeros=digits > 2), "ms"
+    return _digits(value * 1e6, digits), "µs"
+
+
+def _seconds_range(low: float, high: float) -> str:
+    if max(abs(low), abs(high)) < 120:
+        (a, unit), (b, other) = _small_seconds(low, 3), _small_seconds(high, 3)
+        if unit == other:
+            return f"{a}{TIE}{unit}" if a == b else f"{a}-{b}{TIE}{unit}"
+    a, b = _seconds(low), _seconds(high)
+    return a if a == b else f"{a}-{b}"
+
+
+def _nats_range(low: float, high: float) -> str:
+    a, b = f"{low:.2f}", f"{high:.2f}"
+    return a if a == b else f"{a}-{b}"
+
+
+def _share(value: float) -> str:
+    percent = value * 100
+    if abs(percent - round(percent)) < 1e-9 * max(1.0, abs(percent)):
+        return f"{round(percent):,}%"
+    if abs(percent) >= 0.95:
+        return f"{percent:,.1f}%"
+    return f"{_digits(percent, 2)}%"
+
+
+def _date(value: float) -> str:
+    return datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M")
+
+
+_RANGES: dict[str, Callable[..., str]] = {"seconds_range": _seconds_range, "nats_range": _nats_range}
+_FORMS: dict[str, Callable[[float], str]] = {
+    "count": _count,
+    "number": _number,
+    "about": lambda v: _digits(v, 3),
+    "nats": lambda v: f"{v:.4f}",
+    "rough_nats": lambda v: f"{v:.2f}",
+    "rate": _rate,
+    "rough_rate": lambda v: _rate(v, 2),
+    "seconds": _seconds,
+    "rough_seconds": lambda v: _seconds(v, 2),
+    "ms": lambda v: f"{v * 1e3:.2f}{TIE}ms",
+    "share": _share,
+    "percent": lambda v: f"{v * 100:.2f}%",
+    "bytes": lambda v: _scaled(v, _BYTES),
+    "tokens": _tokens,
+    "parameters": lambda v: _tokens(v, 4),
+    "flops": lambda v: _scaled(v, _FLOPS),
+    "flops_per_s": lambda v: _scaled(v, _FLOPS) + "/s",
+    "tokens_per_s": lambda v: f"{_digits(v, 3) if v < 1000 else format(v, ',.0f')}{TIE}tokens/s",
+    "times": lambda v: f"{_digits(v, 3)}x",
+    "date": _date,
+}
