@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from nanolens.record import events as e
 from nanolens.record.layout import EVENTS_FILE
 from nanolens.record.write import write_run_file
-from tests.interop.logs.test_speed import HOSTILE, LOGS, repeated, rows
+from tests.logs.test_speed import HOSTILE, LOGS, repeated, rows
 
 GOALS = {"10 MB": 2.0, "5,000 lines": 1.0, "a million steps": 5.0}
 TIMES = 3
