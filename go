@@ -3,6 +3,7 @@
 #   ./go                 train the quickstart on the built-in corpus
 #   ./go test            ruff, mypy and the default tests (./go test tests/data -k char: only these)
 #   ./go test-heavy      the tests that kill processes, open browsers and start several ranks
+#   ./go docs            build the documentation site into site/, strictly
 #   ./go COMMAND ...     any command of nanolens: ./go explain train.log
 set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -31,6 +32,7 @@ test)
     cd "$here"
     if [ $# -eq 0 ]; then
         "$python" -m ruff check .
+        "$python" -m ruff format --check .
         "$python" -m mypy
     fi
     exec env OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" "$python" -m pytest --numprocesses=auto "$@"
@@ -40,6 +42,12 @@ test-heavy)
     setup dev
     cd "$here"
     exec "$python" -m pytest -m heavy --timeout=1200 --numprocesses=2 --dist=loadfile "$@"
+    ;;
+docs)
+    shift
+    setup docs
+    cd "$here"
+    exec env NO_MKDOCS_2_WARNING=1 "$python" -m mkdocs build --strict --clean --quiet "$@"
     ;;
 "")
     setup all

@@ -1,14 +1,15 @@
-"""What each ingredient of the recipe is worth: a preset trained as it is, and again with one thing taken away or put back.
+"""What each ingredient of the recipe is worth: a preset trained as it is, and again with one thing taken away or put
+back.
 
     python bench/ablation.py [--preset=shakespeare-fast] [--seeds=3] [--only=TEXT] [--key=value ...]
-    python bench/ablation.py --widths=64,128,256 [--seeds=1] [--key=value ...]     do the rates fit other widths without a new search?
+    python bench/ablation.py --widths=64,128,256 [--seeds=1] [--key=value ...]  do the rates fit other widths without a
+        new search?
 
-Prints, for each variant, the loss on the whole val split over the seeds and the time of an update. Ingredients that are settings are
-switched by them; the others are replaced in the model from here, so that the model itself stays one page. Rates are the preset's for all,
-except where the optimizer is another: there several are tried, and the best counts. With --widths both rates of the preset are halved,
-kept and doubled at each width (heads of 32 channels): where the rule of train/muon.py holds, the middle column is the lowest, or nearly, in
-every row.
-"""
+Prints, for each variant, the loss on the whole val split over the seeds and the time of an update. Ingredients that are
+settings are switched by them; the others are replaced in the model from here, so that the model itself stays one page.
+Rates are the preset's for all, except where the optimizer is another: there several are tried, and the best counts.
+With --widths both rates of the preset are halved, kept and doubled at each width (heads of 32 channels): where the rule
+of training/optimizers.py holds, the middle column is the lowest, or nearly, in every row."""
 
 from __future__ import annotations
 
@@ -46,11 +47,15 @@ class Variant:
 
 def variants() -> dict[str, Variant]:
     adamw = {
-        f"AdamW instead of Muon, rate {rate:g}": Variant({"optimizer": "adamw", "learning_rate": rate, "weight_decay": 0.1})
+        f"AdamW instead of Muon, rate {rate:g}": Variant(
+            {"optimizer": "adamw", "learning_rate": rate, "weight_decay": 0.1}
+        )
         for rate in ADAMW_RATES
     }
     gpt2 = {
-        f"GPT-2 with AdamW, rate {rate:g}": Variant({"arch": "gpt2", "optimizer": "adamw", "learning_rate": rate, "weight_decay": 0.1})
+        f"GPT-2 with AdamW, rate {rate:g}": Variant(
+            {"arch": "gpt2", "optimizer": "adamw", "learning_rate": rate, "weight_decay": 0.1}
+        )
         for rate in ADAMW_RATES
     }
     return {
@@ -65,8 +70,12 @@ def variants() -> dict[str, Variant]:
         "without soft-cap": Variant({"softcap": 0.0}),
         "GELU instead of ReLU squared": Variant({}, lambda: patch.object(modern, "relu_squared", F.gelu)),
         "queries and keys not normed": Variant({}, lambda: patch.object(modern, "turned", turned_only)),
-        "no positions at all": Variant({}, lambda: patch.object(modern, "turned", lambda x, turn: modern.norm(x))),
-        "LayerNorm instead of RMSNorm": Variant({}, lambda: patch.object(modern, "norm", lambda x: F.layer_norm(x, x.shape[-1:]))),
+        "no positions at all": Variant(
+            {}, lambda: patch.object(modern, "apply_rotary", lambda x, turn: modern.norm(x))
+        ),
+        "LayerNorm instead of RMSNorm": Variant(
+            {}, lambda: patch.object(modern, "norm", lambda x: F.layer_norm(x, x.shape[-1:]))
+        ),
         "projections begin random": Variant({}, lambda: begin_random(("out.weight", "down.weight"))),
         "head begins random": Variant({}, lambda: begin_random(("head.weight",))),
         "q, k and v orthogonalised as one": Variant({}, one_part),
@@ -86,7 +95,10 @@ def main() -> None:
     config = dataclasses.replace(load(given.preset, overrides).config, eval_whole=True, eval_iters=1, sample_interval=0)  # type: ignore[arg-type]
     config = dataclasses.replace(config, eval_interval=config.max_iters)
     dataset = open_dataset(config.dataset)
-    print(f"{given.preset} {' '.join(more)}: {config.max_iters} updates of {config.tokens_per_update} tokens, {given.seeds} seeds")
+    print(
+        f"{given.preset} {' '.join(more)}: {config.max_iters} updates of {config.tokens_per_update} tokens, "
+        f"{given.seeds} seeds"
+    )
     if given.widths:
         other_widths(config, dataset, [int(width) for width in given.widths.split(",")], given.seeds)
     else:

@@ -2,12 +2,11 @@
 
     python bench/bpe.py [--seeds=3] [--updates=150] [--only=gpt2|modern|plain] [--losses=FILE.json] [--key=value ...]
 
-The text is what Python's documentation says (the corpus `pydocs`, 1.7 MB) in GPT-2's 50,257 tokens; of its last tenth, val, 16,384 tokens
-are evaluated, the same for all. FLOPs are those of the model (nanolens/sizing/flops.py), forward and backward, and of Muon's Newton-Schulz
-steps, which `gpt2` with AdamW does not have: it gets as many more updates as they cost. gpt2's rate is swept with the first seed; the best
-is then run with all seeds. modern has the rates of the preset `quickstart`, which were not tuned on this text; `plain` is modern without
-token shift and tables.
-"""
+The text is what Python's documentation says (the corpus `pydocs`, 1.7 MB) in GPT-2's 50,257 tokens; of its last tenth,
+val, 16,384 tokens are evaluated, the same for all. FLOPs are those of the model (nanolens/sizing/shape.py), forward and
+backward, and of Muon's Newton-Schulz steps, which `gpt2` with AdamW does not have: it gets as many more updates as they
+cost. gpt2's rate is swept with the first seed; the best is then run with all seeds. modern has the rates of the preset
+`quickstart`, which were not tuned on this text; `plain` is modern without token shift and tables."""
 
 from __future__ import annotations
 
@@ -23,12 +22,20 @@ from nanolens.cli import main as nanolens
 from nanolens.config.fields import Config
 from nanolens.config.load import load
 from nanolens.data.store import Dataset, open_folder
-from nanolens.sizing import flops_per_token, shape_of
 from nanolens.sizing.memory import padded_vocab
-from nanolens.train.muon import NEWTON_SCHULZ_STEPS
+from nanolens.sizing.shape import flops_per_token, shape_of
 from nanolens.training.loop import train
+from nanolens.training.optimizers import NEWTON_SCHULZ_STEPS
 
-SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 96, "block_size": 64, "batch_size": 8, "gradient_accumulation_steps": 1, "dropout": 0.0}
+SHAPE = {
+    "n_layer": 4,
+    "n_head": 4,
+    "n_embd": 96,
+    "block_size": 64,
+    "batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "dropout": 0.0,
+}
 VAL_TOKENS = 16_384  # at 50,257 logits each, more would take longer than the training
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 
@@ -38,8 +45,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=150)
     parser.add_argument("--only", choices=("gpt2", "modern", "plain"))
-    parser.add_argument("--losses", type=Path, help="a JSON file of losses so far, read and written: one part can follow another")
-    parser.add_argument("--data", type=Path, help="where the tokens are, or are to be kept; a temporary folder if not given")
+    parser.add_argument(
+        "--losses", type=Path, help="a JSON file of losses so far, read and written: one part can follow another"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="where the tokens are, or are to be kept; a temporary folder if not given"
+    )
     given, more = parser.parse_known_args()
     changes = [tuple(word.removeprefix("--").split("=", 1)) for word in more]
     with tempfile.TemporaryDirectory() as folder:
@@ -51,18 +62,30 @@ def main() -> None:
 
 
 def compare(dataset: Dataset, given: argparse.Namespace, changes: list[tuple[str, ...]]) -> None:
-    modern = configured({"arch": "modern", "optimizer": "muon", "weight_decay": 0.0, "beta1": 0.8, "beta2": 0.95}, given.updates, changes)
+    modern = configured(
+        {"arch": "modern", "optimizer": "muon", "weight_decay": 0.0, "beta1": 0.8, "beta2": 0.95},
+        given.updates,
+        changes,
+    )
     gpt2 = configured(
-        {"arch": "gpt2", "optimizer": "adamw", "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0}, given.updates, changes
+        {"arch": "gpt2", "optimizer": "adamw", "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0},
+        given.updates,
+        changes,
     )
     vocab = padded_vocab(dataset.vocab_size)
     updates = round(given.updates * flops_of_update(modern, vocab) / flops_of_update(gpt2, vocab))
-    gpt2 = dataclasses.replace(gpt2, max_iters=updates, eval_interval=updates, schedule="cosine", warmup_iters=updates // 10)
-    print(
-        f"{len(dataset.train):,} tokens to train on, {len(dataset.val):,} to validate; {gpt2.tokens_per_update} tokens an update; "
-        f"{given.updates} updates of modern cost as much as {updates} of gpt2: {given.updates * flops_of_update(modern, vocab):.2e} FLOP"
+    gpt2 = dataclasses.replace(
+        gpt2, max_iters=updates, eval_interval=updates, schedule="cosine", warmup_iters=updates // 10
     )
-    losses: dict[str, list[float]] = json.loads(given.losses.read_text()) if given.losses and given.losses.is_file() else {}
+    print(
+        f"{len(dataset.train):,} tokens to train on, {len(dataset.val):,} to validate; {gpt2.tokens_per_update} "
+        f"tokens an update; "
+        f"{given.updates} updates of modern cost as much as {updates} of gpt2: "
+        f"{given.updates * flops_of_update(modern, vocab):.2e} FLOP"
+    )
+    losses: dict[str, list[float]] = (
+        json.loads(given.losses.read_text()) if given.losses and given.losses.is_file() else {}
+    )
     if given.only in (None, "modern"):
         losses["modern"] = seeds("modern", modern, dataset, given.seeds)
     if given.only in (None, "plain"):
@@ -82,7 +105,14 @@ def configured(settings: dict[str, object], updates: int, changes: list[tuple[st
     given = {key for key, *_ in changes}
     kept = {key: value for key, value in SHAPE.items() if key not in given}
     return dataclasses.replace(
-        base, **kept, **settings, max_iters=updates, eval_interval=updates, eval_whole=True, eval_iters=1, sample_interval=0
+        base,
+        **kept,
+        **settings,
+        max_iters=updates,
+        eval_interval=updates,
+        eval_whole=True,
+        eval_iters=1,
+        sample_interval=0,
     )  # type: ignore[arg-type]
 
 
@@ -128,7 +158,9 @@ def difference(gpt2: list[float], other: list[float]) -> str:
 def trained(config: Config, dataset: Dataset, seed: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
-        outcome = train(dataclasses.replace(config, seed=seed, out_dir=str(run)), dataset, run, lambda event: None, may_refuse=False)
+        outcome = train(
+            dataclasses.replace(config, seed=seed, out_dir=str(run)), dataset, run, lambda event: None, may_refuse=False
+        )
     if outcome.why != "finished":  # the loop takes a signal as the wish to save and stop
         raise SystemExit(f"{outcome.why}: {outcome.because}")
     return outcome.val_loss

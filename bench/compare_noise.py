@@ -1,13 +1,15 @@
-"""Does compare declare winners among runs that differ by their seed only, and does it tell apart runs that truly differ?
+"""Does compare declare winners among runs that differ by their seed only, and does it tell apart runs that truly
+differ?
 
     python bench/recorded.py seeds FOLDER
     python bench/compare_noise.py FOLDER [--json]
 
-Every pair of seeds of one config is compared at the end and halfway. Asked for: a winner in at most 5 % of the pairs. Then the val losses
-of one run of each pair (each batch's alike) are moved by 3.3 standard errors of the very comparison. Asked for: told apart in at least 90
-%. Groups of three against three other seeds are tried in the same way. A comparison that claimed large errors would pass both: so the
-differences are also given in standard errors (their root mean square should be near 1), and how often runs are told apart that differ by
-3.3 times what the seeds themselves scatter."""
+Every pair of seeds of one config is compared at the end and halfway. Asked for: a winner in at most 5 % of the pairs.
+Then the val losses of one run of each pair (each batch's alike) are moved by 3.3 standard errors of the very
+comparison. Asked for: told apart in at least 90 %. Groups of three against three other seeds are tried in the same way.
+A comparison that claimed large errors would pass both: so the differences are also given in standard errors (their root
+mean square should be near 1), and how often runs are told apart that differ by 3.3 times what the seeds themselves
+scatter."""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ MOVED_BY = 3.3  # standard errors
 
 
 def groups_of(folder: Path) -> dict[str, list]:
-    from nanolens.record.layout import is_run
+    from nanolens.record import is_run
     from nanolens.record.read import read_run
 
     groups = defaultdict(list)
@@ -38,10 +40,10 @@ def groups_of(folder: Path) -> dict[str, list]:
 
 
 def verdict(ones: Iterable, others: Iterable):
-    from nanolens.analysis.compare import compare
-    from nanolens.comparison.side import Group
+    from nanolens.comparison import compare
+    from nanolens.comparison.side import SeedGroup
 
-    return compare([Group("a", tuple(ones)), Group("b", tuple(others))]).outcome("steps").verdicts[0]
+    return compare([SeedGroup("a", tuple(ones)), SeedGroup("b", tuple(others))]).outcome("steps").verdicts[0]
 
 
 def moved(run, by: float):
@@ -70,13 +72,16 @@ def trials(runs: list, size: int) -> Iterable[tuple[tuple, tuple]]:
 
 def measured(runs: list, size: int) -> dict[str, float]:
     winners, told, told_truly, tried, ratios = 0, 0, 0, 0, []
-    truth = float(np.std([run.evals.val[-1] for run in runs], ddof=1)) * np.sqrt(2 / size)  # of a difference, by the seeds alone
+    truth = float(np.std([run.evals.val[-1] for run in runs], ddof=1)) * np.sqrt(
+        2 / size
+    )  # of a difference, by the seeds alone
     for ones, others in trials(runs, size):
         seen = verdict(ones, others)
         tried += 1
         winners += seen.result == "ahead"
         ratios.append(abs(seen.by) / seen.measured.se)
-        # Whichever side is higher by chance, the difference is put on top of the other: half of the pairs then start from behind.
+        # Whichever side is higher by chance, the difference is put on top of the other: half of the pairs then start
+        # from behind.
         apart = verdict(ones, tuple(moved(run, MOVED_BY * seen.measured.se) for run in others))
         told += apart.result == "ahead" and apart.ahead == "a"
         truly = verdict(ones, tuple(moved(run, MOVED_BY * truth) for run in others))
@@ -108,12 +113,18 @@ def main() -> int:
         print(json.dumps({"rows": rows, "pairs": pairs, "winner_declared": false, "told_apart": told}, indent=1))
     else:
         for name, row in rows.items():
-            winners, told_apart, by_scatter = (row[key] / row["pairs"] for key in ("winners", "told_apart", "told_apart_by_scatter"))
+            winners, told_apart, by_scatter = (
+                row[key] / row["pairs"] for key in ("winners", "told_apart", "told_apart_by_scatter")
+            )
             rms = row["rms_in_standard_errors"]
             words = f"{winners:>8.1%} winners{told_apart:>8.1%} told apart{by_scatter:>8.1%} by scatter{rms:>7.2f} rms"
             print(f"{name:<34}{row['pairs']:>5} pairs{words}")
         scatter = sum(row["told_apart_by_scatter"] for row in single) / pairs
-        print(f"single pairs together: {pairs}, a winner in {false:.1%}, {MOVED_BY} standard errors told apart in {told:.1%}, ", end="")
+        print(
+            f"single pairs together: {pairs}, a winner in {false:.1%}, {MOVED_BY} standard errors told apart in "
+            f"{told:.1%}, ",
+            end="",
+        )
         print(f"{MOVED_BY} times the seeds' scatter in {scatter:.1%}")
     return 0 if false <= 0.05 and told >= 0.9 else 1
 

@@ -2,9 +2,9 @@
 
     NANOLENS_DATA=FOLDER python bench/curves.py shakespeare-char-cpu [--seeds=4] [--points=10] [--runs=FOLDER] [--write]
 
-Each seed changes the weights at the start and the order of the text. The evaluation is the preset's own, on as many batches as a user's run
-has, so that the band holds what a user will see and not only what the seeds do. With `--runs` finished runs are kept and found again.
-"""
+Each seed changes the weights at the start and the order of the text. The evaluation is the preset's own, on as many
+batches as a user's run has, so that the band holds what a user will see and not only what the seeds do. With `--runs`
+finished runs are kept and found again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 from nanolens.config.fields import as_text
 from nanolens.config.load import load
 from nanolens.data.store import open_dataset
-from nanolens.record.layout import is_run
+from nanolens.record import is_run
 from nanolens.record.read import read_run
 from nanolens.record.write import Recorder
 from nanolens.training.loop import train
@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        every = [curve_of(given.preset, seed, given.points, given.runs or Path(folder)) for seed in range(1, given.seeds + 1)]
+        every = [
+            curve_of(given.preset, seed, given.points, given.runs or Path(folder)) for seed in range(1, given.seeds + 1)
+        ]
     steps = every[0][0]
     losses = np.array([losses for _, losses in every])
     rows = list(zip(steps.tolist(), losses.mean(0).tolist(), losses.std(0, ddof=1).tolist(), strict=True))
@@ -50,10 +52,18 @@ def curve_of(preset: str, seed: int, points: int, folder: Path) -> tuple[np.ndar
     out = folder / f"{preset}-seed-{seed}"
     if not (is_run(out) and read_run(out).get("state") == "finished"):
         length = load(preset, []).config.max_iters
-        changes = {"seed": seed, "eval_interval": max(1, length // points), "sample_interval": 0, "overwrite": True, "keep_checkpoints": 1}
+        changes = {
+            "seed": seed,
+            "eval_interval": max(1, length // points),
+            "sample_interval": 0,
+            "overwrite": True,
+            "keep_checkpoints": 1,
+        }
         settings = load(preset, [(key, as_text(value)) for key, value in changes.items()])
         recorder = Recorder(out)
-        outcome = train(settings.config, open_dataset(settings.config.dataset), out, recorder, came_from=settings.came_from)
+        outcome = train(
+            settings.config, open_dataset(settings.config.dataset), out, recorder, came_from=settings.came_from
+        )
         recorder.close()
         if outcome.why != "finished":
             raise SystemExit(f"{preset}, seed {seed}: {outcome.why} at step {outcome.step}")
@@ -65,7 +75,9 @@ def curve_of(preset: str, seed: int, points: int, folder: Path) -> tuple[np.ndar
 def write(preset: str, curve: str, options: str) -> None:
     path = Path(str(resources.files("nanolens.config") / "presets" / f"{preset}.toml"))
     text = re.sub(r"(# [^\n]*\n)?curve = [^\n]*\n", "", path.read_text(encoding="utf-8"))
-    text += f"# Step, mean val loss and standard deviation over seeds: python bench/curves.py {preset} {options} --write\n"
+    text += (
+        f"# Step, mean val loss and standard deviation over seeds: python bench/curves.py {preset} {options} --write\n"
+    )
     text += f"curve = [{curve}]\n"
     path.write_text(text, encoding="utf-8")
 

@@ -1,13 +1,14 @@
 """How quick the page is, and what it costs a training.
 
-    python bench/dashboard.py curves [--runs 10] [--points 100000]        first curve, zoom and pan, in headless Chromium
-    python bench/dashboard.py tensorboard [--runs 10] [--points 100000]   the same runs in TensorBoard (pip install tensorboard)
-    python bench/dashboard.py streams [--turns 6] [--seconds 12]          step times with five live streams open against none, in turns
+    python bench/dashboard.py curves [--runs 10] [--points 100000]       first curve, zoom and pan, in headless Chromium
+    python bench/dashboard.py tensorboard [--runs 10] [--points 100000]  the same runs in TensorBoard (pip install
+        tensorboard)
+    python bench/dashboard.py streams [--turns 6] [--seconds 12]  step times with five live streams open against none,
+        in turns
 
-`curves` and `tensorboard` want Debian's chromium and `pip install playwright`. Both start from the same numbers, written as each of the two
-records them. "Cold" is the first look after the server has started, with nothing kept from an earlier one; "again" a new browser on the
-same server.
-"""
+`curves` and `tensorboard` want Debian's chromium and `pip install playwright`. Both start from the same numbers,
+written as each of the two records them. "Cold" is the first look after the server has started, with nothing kept from
+an earlier one; "again" a new browser on the same server."""
 
 from __future__ import annotations
 
@@ -77,7 +78,10 @@ def curves(folder: Path, given: argparse.Namespace) -> int:
         print(f"{name}: " + ", ".join(f"{what} {seconds:.2f} s" for what, seconds in took_s.items()))
     for what, times in redraws.items():
         middle, worst_s = statistics.median(times), max(times)
-        print(f"{what}: median {middle * 1e3:.0f} ms, worst of {len(times)} {worst_s * 1e3:.0f} ms (target {REDRAW_S * 1e3:.0f} ms)")
+        print(
+            f"{what}: median {middle * 1e3:.0f} ms, worst of {len(times)} {worst_s * 1e3:.0f} ms (target "
+            f"{REDRAW_S * 1e3:.0f} ms)"
+        )
     worst = max(statistics.median(times) for times in redraws.values())
     return 0 if looks["cold"]["first curve"] <= FIRST_CURVE_S and worst <= REDRAW_S else 1
 
@@ -88,12 +92,17 @@ READY = ".scatterlayer path.js-line"
 
 
 def first_curve(opened, url: str, runs: int) -> dict[str, float]:
-    """From the start of the navigation to the first loss curve on the screen, to that of each run, and until all can be zoomed."""
+    """From the start of the navigation to the first loss curve on the screen, to that of each run, and until all can be
+    zoomed."""
     page = opened.new_context(viewport={"width": 1400, "height": 950}).new_page()
     started_at_s = time.perf_counter()
     page.goto(url, wait_until="commit")
     took_s = {}
-    for what, paths, count in (("first curve", CURVES, 1), ("all curves", CURVES, runs), ("ready to zoom", READY, runs)):
+    for what, paths, count in (
+        ("first curve", CURVES, 1),
+        ("all curves", CURVES, runs),
+        ("ready to zoom", READY, runs),
+    ):
         page.wait_for_function(DRAWN, arg=[paths, count], polling="raf", timeout=120_000)
         took_s[what] = time.perf_counter() - started_at_s
     page.context.close()
@@ -115,8 +124,8 @@ REDRAW = """async ranges => {
 
 
 def redraw_times(opened, url: str, points: int) -> dict[str, list[float]]:
-    """Zooms, and pans within a zoom: from the change to the next painted frame, all charts on the screen included. The finer points that
-    the server then sends are drawn while the script waits, as they are for a person."""
+    """Zooms, and pans within a zoom: from the change to the next painted frame, all charts on the screen included. The
+    finer points that the server then sends are drawn while the script waits, as they are for a person."""
     page = opened.new_context(viewport={"width": 1400, "height": 950}).new_page()
     page.goto(url)
     page.wait_for_selector("[data-chart=loss] .js-plotly-plot .main-svg", timeout=120_000)
@@ -145,12 +154,28 @@ def tensorboard(folder: Path, given: argparse.Namespace) -> int:
         writer = EventFileWriter(str(folder / "tb" / f"run-{i}"), max_queue_size=10_000)
         for step, loss in enumerate(losses(given.points, seed=i), 1):
             writer.add_event(
-                Event(wall_time=1.7e9 + step, step=step, summary=Summary(value=[Summary.Value(tag="loss", simple_value=loss)]))
+                Event(
+                    wall_time=1.7e9 + step,
+                    step=step,
+                    summary=Summary(value=[Summary.Value(tag="loss", simple_value=loss)]),
+                )
             )
         writer.close()
     port = 6123
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder / "tb"), "--port", str(port), "--load_fast=false"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process, browser() as opened:
+    command = [
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        "--logdir",
+        str(folder / "tb"),
+        "--port",
+        str(port),
+        "--load_fast=false",
+    ]
+    with (
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process,
+        browser() as opened,
+    ):
         try:
             started_at_s = time.perf_counter()
             url = f"http://localhost:{port}/"
@@ -162,7 +187,10 @@ def tensorboard(folder: Path, given: argparse.Namespace) -> int:
         finally:
             process.terminate()
     print(f"TensorBoard, {given.runs} runs of {given.points:,} points")
-    print(f"the server had read all runs {loaded_s:.1f} s after its start; then the first curve: {took[0]:.2f} s, again {took[1]:.2f} s")
+    print(
+        f"the server had read all runs {loaded_s:.1f} s after its start; then the first curve: {took[0]:.2f} s, "
+        f"again {took[1]:.2f} s"
+    )
     print("(it keeps 1,000 points of each run, chosen at random, so a spike may be lost)")
     return 0
 
@@ -204,14 +232,27 @@ def _wait_for(is_so: Callable[[], bool]) -> None:
 # --- what it costs a training
 
 TINY = [
-    "--dataset=pydocs", "--arch=gpt2", "--n_layer=4", "--n_head=4", "--n_embd=128", "--block_size=64", "--batch_size=12",
-    "--gradient_accumulation_steps=1", "--max_iters=1000000", "--lr_decay_iters=1000000", "--eval_interval=100000", "--device=cpu",
-    "--compile=False", "--sample_interval=0", "--checkpoint_interval=1000000",
-]  # fmt: skip
+    "--dataset=pydocs",
+    "--arch=gpt2",
+    "--n_layer=4",
+    "--n_head=4",
+    "--n_embd=128",
+    "--block_size=64",
+    "--batch_size=12",
+    "--gradient_accumulation_steps=1",
+    "--max_iters=1000000",
+    "--lr_decay_iters=1000000",
+    "--eval_interval=100000",
+    "--device=cpu",
+    "--compile=False",
+    "--sample_interval=0",
+    "--checkpoint_interval=1000000",
+]
 
 
 def streams(folder: Path, given: argparse.Namespace) -> int:
-    """One training, the page's server beside it; the streams are opened and closed in turns, and each turn's step times are taken."""
+    """One training, the page's server beside it; the streams are opened and closed in turns, and each turn's step times
+    are taken."""
     from nanolens.page.runs import name_of
     from nanolens.record.read import read_run
 
@@ -220,7 +261,9 @@ def streams(folder: Path, given: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "nanolens", "train", *TINY, f"--out_dir={root / 'live'}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as training, server_over(root) as url:
         try:
-            _wait_for(lambda: (root / "live" / "events.jsonl").read_bytes().count(b"step_taken") > 100)  # past the start, which is slower
+            _wait_for(
+                lambda: (root / "live" / "events.jsonl").read_bytes().count(b"step_taken") > 100
+            )  # past the start, which is slower
             spans = []
             for turn in range(2 * given.turns):
                 is_open = turn % 2 == 1
@@ -303,7 +346,13 @@ def browser() -> Iterator:
 def losses(points: int, seed: int) -> Iterator[float]:
     noise = random.Random(seed)
     for k in range(points):
-        yield 3.0 + 7.0 * math.exp(-k / points * 12) - 0.02 * seed + noise.gauss(0, 0.05) + (2.0 if noise.random() < 2e-5 else 0.0)
+        yield (
+            3.0
+            + 7.0 * math.exp(-k / points * 12)
+            - 0.02 * seed
+            + noise.gauss(0, 0.05)
+            + (2.0 if noise.random() < 2e-5 else 0.0)
+        )
 
 
 def write_run(folder: Path, points: int, seed: int) -> Path:
@@ -327,7 +376,7 @@ def write_run(folder: Path, points: int, seed: int) -> Path:
             e.StepTaken(
                 step=step,
                 loss=loss,
-                rate=6e-4 * (1 - step / points),
+                lr=6e-4 * (1 - step / points),
                 grad_norm=1.0 + loss / 10,
                 tokens=768,
                 took_s=0.02,

@@ -2,10 +2,10 @@
 
     python bench/false_alarms.py [--only NAME] [--seed N] [--write docs/diagnosis.md]
 
-Healthy: small runs of our own (seeds, presets, both architectures and optimizers, schedules, dropout, batch shapes), each also cut at
-random steps. None may get a fault of sureness certain or likely. Ill: the same runs with one thing broken on purpose; the first finding
-must name it. Step times are taken from the processor's clock, so that other programs on the machine do not look like throttling.
-"""
+Healthy: small runs of our own (seeds, presets, both architectures and optimizers, schedules, dropout, batch shapes),
+each also cut at random steps. None may get a fault of sureness certain or likely. Ill: the same runs with one thing
+broken on purpose; the first finding must name it. Step times are taken from the processor's clock, so that other
+programs on the machine do not look like throttling."""
 
 from __future__ import annotations
 
@@ -29,34 +29,52 @@ from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import msgspec
 import torch
 
 from nanolens.config.fields import Config
-from nanolens.config.preset import named_preset
+from nanolens.config.load import named_preset
 from nanolens.data.store import Dataset, open_dataset
 from nanolens.diagnosis import diagnose, is_fault
 from nanolens.facts.finding import Finding
 from nanolens.model import gpt2, modern
-from nanolens.record.layout import is_run
+from nanolens.record import is_run
+from nanolens.record.events import StepSkipped
 from nanolens.record.read import read_run
-from nanolens.record.run import Run, until
+from nanolens.record.run import RunRecord, until
 from nanolens.record.write import Recorder
-from nanolens.train import optimizers, step
-from nanolens.training import feed, loop
-from nanolens.training import state as trainee
+from nanolens.training import feed, loop, optimizers, state, step
 
 BASE: dict[str, Any] = {
-    "dataset": "pydocs", "n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 32, "batch_size": 12, "gradient_accumulation_steps": 1,
-    "learning_rate": 4e-3, "min_lr": 4e-4, "beta2": 0.99, "warmup_iters": 20, "max_iters": 300, "lr_decay_iters": None, "eval_interval": 50,
-    "eval_iters": 10, "sample_interval": 0, "checkpoint_interval": 10**6, "compile": False, "device": "cpu", "dtype": "float32",
+    "dataset": "pydocs",
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 64,
+    "block_size": 32,
+    "batch_size": 12,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 4e-3,
+    "min_lr": 4e-4,
+    "beta2": 0.99,
+    "warmup_iters": 20,
+    "max_iters": 300,
+    "lr_decay_iters": None,
+    "eval_interval": 50,
+    "eval_iters": 10,
+    "sample_interval": 0,
+    "checkpoint_interval": 10**6,
+    "compile": False,
+    "device": "cpu",
+    "dtype": "float32",
     "threads": 1,
-}  # fmt: skip
+}
 TINY_TOKENS = 3_000
 
 
 @dataclass(frozen=True)
 class Made:
-    """A run to be made: settings on top of BASE, what is broken in it, and the codes of which the first finding must be one."""
+    """A run to be made: settings on top of BASE, what is broken in it, and the codes of which the first finding must be
+    one."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -71,14 +89,25 @@ def preset(name: str, steps: int) -> Made:
     """A preset on the text that needs no download, its schedule shortened with it."""
     known = named_preset(name)
     assert known is not None
-    shorter = {"dataset": "pydocs", "max_iters": steps, "lr_decay_iters": None, "eval_interval": steps // 6, "eval_iters": 10}
-    return Made(f"preset {name}", {**known.values, **shorter, "warmup_iters": min(20, int(known.values.get("warmup_iters", 0)))})  # type: ignore[call-overload]
+    shorter = {
+        "dataset": "pydocs",
+        "max_iters": steps,
+        "lr_decay_iters": None,
+        "eval_interval": steps // 6,
+        "eval_iters": 10,
+    }
+    return Made(
+        f"preset {name}", {**known.values, **shorter, "warmup_iters": min(20, int(known.values.get("warmup_iters", 0)))}
+    )  # type: ignore[call-overload]
 
 
 SEEDS = (11, 12)  # of the runs that are made twice
 HEALTHY = (
     *(Made(f"gpt2, seed {seed}", {"seed": seed}) for seed in (*SEEDS, 13)),
-    *(Made(f"modern with Muon, seed {seed}", {"arch": "modern", "optimizer": "muon", "ngram_rows": 512, "seed": seed}) for seed in SEEDS),
+    *(
+        Made(f"modern with Muon, seed {seed}", {"arch": "modern", "optimizer": "muon", "ngram_rows": 512, "seed": seed})
+        for seed in SEEDS
+    ),
     preset("quickstart", 150),
     preset("shakespeare-fast", 150),
     preset("shakespeare-char-cpu", 300),
@@ -136,7 +165,9 @@ def attention_is(other: Callable[..., torch.Tensor]) -> contextlib.AbstractConte
 
 
 def without_mask() -> contextlib.AbstractContextManager:
-    return attention_is(lambda q, k, v, dropout=0.0: torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout))
+    return attention_is(
+        lambda q, k, v, dropout=0.0: torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+    )
 
 
 def without_attention() -> contextlib.AbstractContextManager:
@@ -145,11 +176,11 @@ def without_attention() -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
-def at_step(number: int, act: Callable[[trainee.Trainee], None], *, for_ever: bool = False) -> Iterator[None]:
+def at_step(number: int, act: Callable[[state.Trainee], None], *, for_ever: bool = False) -> Iterator[None]:
     """`act` on the trainee before the update of a step."""
     plain = step.take_update
 
-    def acted(one: trainee.Trainee, *rest: Any) -> Any:
+    def acted(one: state.Trainee, *rest: Any) -> Any:
         if one.progress.step == number or (for_ever and one.progress.step > number):
             act(one)
         return plain(one, *rest)
@@ -158,9 +189,9 @@ def at_step(number: int, act: Callable[[trainee.Trainee], None], *, for_ever: bo
         yield
 
 
-def blown_up(factor: float) -> Callable[[trainee.Trainee], None]:
+def blown_up(factor: float) -> Callable[[state.Trainee], None]:
     @torch.no_grad()
-    def act(one: trainee.Trainee) -> None:
+    def act(one: state.Trainee) -> None:
         for parameter in one.model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(factor)
@@ -170,8 +201,8 @@ def blown_up(factor: float) -> Callable[[trainee.Trainee], None]:
 
 @contextlib.contextmanager
 def rate_times(factor: float, since: int) -> Iterator[None]:
-    plain = step.rate_at
-    with patch.object(step, "rate_at", lambda config, at: plain(config, at) * (factor if at >= since else 1)):
+    plain = step.lr_at
+    with patch.object(step, "lr_at", lambda config, at: plain(config, at) * (factor if at >= since else 1)):
         yield
 
 
@@ -180,7 +211,7 @@ def overflow(since: int) -> Iterator[None]:
     """What float16 does beyond 65,504: the loss of each batch is infinite from a step on."""
     plain = step.gather_gradients
 
-    def gathered(one: trainee.Trainee, *rest: Any) -> Any:
+    def gathered(one: state.Trainee, *rest: Any) -> Any:
         found = plain(one, *rest)
         return dataclasses.replace(found, loss=found.loss * float("inf")) if one.progress.step >= since else found
 
@@ -194,7 +225,7 @@ def slower(growth: float, steps: int) -> Iterator[None]:
     plain = step.gather_gradients
     measured: list[float] = []
 
-    def gathered(one: trainee.Trainee, *rest: Any) -> Any:
+    def gathered(one: state.Trainee, *rest: Any) -> Any:
         started = time.process_time()
         found = plain(one, *rest)
         measured.append(time.process_time() - started)
@@ -226,9 +257,11 @@ def summed_loss() -> Iterator[None]:
     """The classic slip: the loss that is told is added up over micro-batches and never divided."""
     plain = step.take_update
 
-    def told(one: trainee.Trainee, config: Config, *rest: Any) -> Any:
+    def told(one: state.Trainee, config: Config, *rest: Any) -> Any:
         update = plain(one, config, *rest)
-        return dataclasses.replace(update, loss=update.loss * config.gradient_accumulation_steps)
+        if isinstance(update, StepSkipped):
+            return update
+        return msgspec.structs.replace(update, loss=update.loss * config.gradient_accumulation_steps)
 
     with patch.object(loop, "take_update", told):
         yield
@@ -253,14 +286,16 @@ def frozen_blocks() -> Iterator[None]:
 def no_update() -> contextlib.AbstractContextManager:
     """An optimizer that holds other parameters than the model's: its steps change nothing."""
 
-    def act(one: trainee.Trainee) -> None:
+    def act(one: state.Trainee) -> None:
         one.optimizer.step = lambda closure=None: None  # type: ignore[method-assign, assignment, misc]
 
     return at_step(0, act)
 
 
 def few_tokens(dataset: Dataset) -> Dataset:
-    return dataclasses.replace(dataset, train=dataset.train[:TINY_TOKENS], facts={**dataset.facts, "dataset_tokens": TINY_TOKENS})
+    return dataclasses.replace(
+        dataset, train=dataset.train[:TINY_TOKENS], facts={**dataset.facts, "dataset_tokens": TINY_TOKENS}
+    )
 
 
 def val_is_train(dataset: Dataset) -> Dataset:
@@ -270,17 +305,21 @@ def val_is_train(dataset: Dataset) -> Dataset:
 
 def resumed_afresh(folder: Path) -> None:
     """A resume that took up step, optimizer and data, and not the weights: they are drawn anew."""
-    plain = trainee.Trainee.restore
+    plain = state.Trainee.restore
 
     @torch.no_grad()
-    def restore(self: trainee.Trainee, checkpoint: Any) -> None:
+    def restore(self: state.Trainee, checkpoint: Any) -> None:
         plain(self, checkpoint)
         for parameter in self.model.parameters():
             if parameter.ndim > 1:
                 parameter.copy_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
 
-    with patch.object(trainee.Trainee, "restore", restore):
-        make(Made("", {"init_from": "resume", "max_iters": 300, "checkpoint_interval": 150}), folder, seed=read_run(folder).get("seed"))
+    with patch.object(state.Trainee, "restore", restore):
+        make(
+            Made("", {"init_from": "resume", "max_iters": 300, "checkpoint_interval": 150}),
+            folder,
+            seed=read_run(folder).get("seed"),
+        )
 
 
 QUICK = {"arch": "modern", "optimizer": "muon", "ngram_rows": 512}  # learns fast: what is wrong shows within 300 steps
@@ -291,40 +330,71 @@ ILL = tuple(
     for made in (
         Made("learning rate x30", {"learning_rate": 6e-2, "min_lr": 6e-3}, expected=("lr_too_high",)),
         Made("learning rate x100", {"learning_rate": 0.2, "min_lr": 0.02}, expected=("lr_too_high",)),
-        Made("no warm-up at a high rate", {"learning_rate": 5e-2, "warmup_iters": 0}, expected=("lr_too_high", "lr_schedule_mismatch")),
+        Made(
+            "no warm-up at a high rate",
+            {"learning_rate": 5e-2, "warmup_iters": 0},
+            expected=("lr_too_high", "lr_schedule_mismatch"),
+        ),
         Made("learning rate / 1000", {"learning_rate": 2e-6, "min_lr": 2e-7}, expected=("lr_too_low",)),
         Made("learning rate 0", {"learning_rate": 0.0, "min_lr": 0.0}, expected=("lr_zero",)),
-        Made("warm-up longer than the run", {"warmup_iters": 4000, "lr_decay_iters": 5000}, expected=("lr_schedule_mismatch",)),
+        Made(
+            "warm-up longer than the run",
+            {"warmup_iters": 4000, "lr_decay_iters": 5000},
+            expected=("lr_schedule_mismatch",),
+        ),
         Made("decay much longer than the run", {"lr_decay_iters": 20_000}, expected=("lr_schedule_mismatch",)),
         Made("tiny data, many passes", MEMORISING, dataset=few_tokens, expected=("overfitting",)),
         Made("val copied from train", MEMORISING, dataset=val_is_train, expected=("val_leak",), blind=("val_leak",)),
         Made("shuffled labels", {}, shuffled_labels, expected=("collapse_to_unigram",)),
         Made("causal mask off", QUICK, without_mask, expected=("attention_bug",), blind=("attention_bug",)),
-        Made("attention returns zeros", {"max_iters": 900, "eval_interval": 75}, without_attention, expected=("frozen_parameters",),
-             blind=("bigram_plateau",)),
+        Made(
+            "attention returns zeros",
+            {"max_iters": 900, "eval_interval": 75},
+            without_attention,
+            expected=("frozen_parameters",),
+            blind=("bigram_plateau",),
+        ),
         Made("frozen blocks", {}, frozen_blocks, expected=("frozen_parameters",)),
         Made("optimizer holds other weights", {}, no_update, expected=("dead_init",)),
         Made("the same two batches", {}, same_batches, expected=("data_repeated",)),
-        Made("weights blown up at step 200", {}, lambda: at_step(200, blown_up(6.0)), expected=("grad_explosion", "loss_divergence")),
-        Made("rate x60 from step 200 on", {"decay_lr": False}, lambda: rate_times(60, 200), expected=("loss_divergence", "lr_too_high")),
+        Made(
+            "weights blown up at step 200",
+            {},
+            lambda: at_step(200, blown_up(6.0)),
+            expected=("grad_explosion", "loss_divergence"),
+        ),
+        Made(
+            "rate x60 from step 200 on",
+            {"decay_lr": False},
+            lambda: rate_times(60, 200),
+            expected=("loss_divergence", "lr_too_high"),
+        ),
         Made("float16 overflow", {"dtype": "float16"}, lambda: overflow(150), expected=("fp16_overflow",)),
         Made("NaN in float32", {}, lambda: overflow(150), expected=("nan_divergence",)),
         Made("throttled steps", {}, lambda: slower(0.8, 300), expected=("throttling_suspected",)),
         Made("evaluation every 3 steps", {"eval_interval": 3, "max_iters": 150}, expected=("eval_dominates_time",)),
-        Made("loss summed over micro-batches", {"batch_size": 4, "gradient_accumulation_steps": 4}, summed_loss,
-             expected=("grad_accum_loss_scaling",)),
+        Made(
+            "loss summed over micro-batches",
+            {"batch_size": 4, "gradient_accumulation_steps": 4},
+            summed_loss,
+            expected=("grad_accum_loss_scaling",),
+        ),
         Made("waiting for data", {"max_iters": 200}, lambda: waiting_for_data(0.03), expected=("input_bound",)),
-        Made("resumed without the weights", {"max_iters": 150, "lr_decay_iters": 300, "checkpoint_interval": 150}, then=resumed_afresh,
-             expected=("resume_discontinuity",)),
+        Made(
+            "resumed without the weights",
+            {"max_iters": 150, "lr_decay_iters": 300, "checkpoint_interval": 150},
+            then=resumed_afresh,
+            expected=("resume_discontinuity",),
+        ),
     )
     for seed in SEEDS
-)  # fmt: skip
+)
 
 
 # --- making and judging
 
 
-def make(made: Made, folder: Path, seed: object = None) -> Run:
+def make(made: Made, folder: Path, seed: object = None) -> RunRecord:
     settings = {**BASE, "seed": 100 + len(made.name), **made.settings, "out_dir": str(folder)}
     settings["seed"] = settings["seed"] + int(os.environ.get(SEED, "0")) if seed is None else seed
     config = Config(**settings)
@@ -332,8 +402,8 @@ def make(made: Made, folder: Path, seed: object = None) -> Run:
     processor = SimpleNamespace(**{**time.__dict__, "perf_counter": time.process_time})
     recorder = Recorder(folder)
     with contextlib.ExitStack() as stack:
-        for module in ("train.clock", "train.step", "training.evaluate"):
-            stack.enter_context(patch(f"nanolens.{module}.time", processor))
+        for module in ("state", "step", "evaluate"):
+            stack.enter_context(patch(f"nanolens.training.{module}.time", processor))
         stack.enter_context(patch("nanolens.training.machine.measured_peak", lambda *rest, **named: 2e10))
         stack.enter_context(made.broken())
         try:
@@ -364,7 +434,7 @@ class Verdict:
         return self.first is not None and self.first.code in self.expected
 
 
-def judged(made: Made, run: Run, cut: int | None = None) -> Verdict:
+def judged(made: Made, run: RunRecord, cut: int | None = None) -> Verdict:
     findings = diagnose(run if cut is None else until(run, cut)).findings
     faults = [finding for finding in findings if is_fault(finding)]
     sure = [finding for finding in findings if finding.sureness != "possible"]
@@ -393,17 +463,24 @@ def verdicts_of(number: int) -> list[Verdict]:
 
 
 ALL = (*HEALTHY, *ILL)
-KEEP = "FALSE_ALARMS_RUNS"  # a folder in which runs are kept, and found the next time: rules can change without training anew
+# a folder in which runs are kept, and found the next time: rules can change without training anew
+KEEP = "FALSE_ALARMS_RUNS"
 
 SEED = "FALSE_ALARMS_SEED"  # is added to the seed of every run
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="runs whose name holds this, or one of several; separated by semicolons")
+    parser.add_argument(
+        "--only", default="", help="runs whose name holds this, or one of several; separated by semicolons"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
-    parser.add_argument("--seed", type=int, default=0, help="is added to the seed of every run: other runs of the same kinds")
-    parser.add_argument("--write", type=Path, help="a Markdown file whose part between the marks is replaced by the table")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="is added to the seed of every run: other runs of the same kinds"
+    )
+    parser.add_argument(
+        "--write", type=Path, help="a Markdown file whose part between the marks is replaced by the table"
+    )
     given = parser.parse_args()
     os.environ[SEED] = str(given.seed)
     open_dataset("pydocs")  # prepared once, before the processes start
@@ -411,7 +488,8 @@ def main() -> int:
     verdicts: list[Verdict] = []
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for found in pool.map(
-            verdicts_of, [number for number, made in enumerate(ALL) if any(part in made.name for part in given.only.split(";"))]
+            verdicts_of,
+            [number for number, made in enumerate(ALL) if any(part in made.name for part in given.only.split(";"))],
         ):
             for verdict in found:
                 verdicts.append(dataclasses.replace(verdict, made=ALL[verdict.made]))  # type: ignore[call-overload]
@@ -421,7 +499,7 @@ def main() -> int:
     ill = [v for v in verdicts if v.made.expected]
     right, alarms = sum(v.is_right for v in ill), sum(not v.is_right for v in healthy)
     print(f"healthy: {alarms} false alarms in {len(healthy)} verdicts on {sum(v.cut is None for v in healthy)} runs")
-    print(f"ill: {right} of {len(ill)} named, the right cause first; {time.monotonic() - started:.0f} s")
+    print(f"faulty: {right} of {len(ill)} named, the right cause first; {time.monotonic() - started:.0f} s")
     if given.write:
         write_table(given.write, healthy, ill)
     return 0 if alarms == 0 and (not ill or right / len(ill) >= 0.95) else 1
@@ -432,7 +510,10 @@ def line_of(verdict: Verdict) -> str:
     where = f" cut at {verdict.cut}" if verdict.cut is not None else ", by its curves alone" if verdict.is_blind else ""
     wanted = " or ".join(verdict.expected) or "no fault"
     others = ", ".join(f"{finding.code} ({finding.sureness})" for finding in verdict.faults)
-    return f"{'right' if verdict.is_right else 'WRONG'}  {verdict.made.name}{where}: {said}; wanted {wanted}; faults: {others or 'none'}"
+    return (
+        f"{'right' if verdict.is_right else 'WRONG'}  {verdict.made.name}{where}: {said}; wanted {wanted}; "
+        f"faults: {others or 'none'}"
+    )
 
 
 def write_table(path: Path, healthy: list[Verdict], ill: list[Verdict]) -> None:
@@ -449,12 +530,15 @@ def write_table(path: Path, healthy: list[Verdict], ill: list[Verdict]) -> None:
     head = (
         f"{alarms} false alarms in {len(healthy)} verdicts on {sum(v.cut is None for v in healthy)} healthy runs, "
         f"whole and cut at random steps; "
-        f"{sum(v.is_right for v in ill)} of {len(ill)} verdicts on {sum(not v.is_blind for v in ill)} ill runs name the right cause first."
+        f"{sum(v.is_right for v in ill)} of {len(ill)} verdicts on {sum(not v.is_blind for v in ill)} ill runs name "
+        f"the right cause first."
     )
     begin, end = "<!-- false alarms: begin -->", "<!-- false alarms: end -->"
     text = path.read_text(encoding="utf-8") if path.exists() else f"{begin}\n{end}\n"
     before, _, rest = text.partition(begin)
-    path.write_text(before + begin + "\n" + head + "\n\n" + "\n".join(rows) + "\n" + end + rest.partition(end)[2], encoding="utf-8")
+    path.write_text(
+        before + begin + "\n" + head + "\n\n" + "\n".join(rows) + "\n" + end + rest.partition(end)[2], encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python bench/recorded.py forecast FOLDER
     python bench/forecast.py FOLDER [--json]
 
-The fit sees the rows up to the cut and the schedule, which is known when a run starts. Asked for: median absolute error at most 0.02 nats;
-the 80 % interval covers 72 to 88 %; every refusal with its reason. "last value" is what one gets by taking the loss at the cut for the end.
-"""
+The fit sees the rows up to the cut and the schedule, which is known when a run starts. Asked for: median absolute error
+at most 0.02 nats; the 80 % interval covers 72 to 88 %; every refusal with its reason. "last value" is what one gets by
+taking the loss at the cut for the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Case:
 
 def cases_of(folder: Path) -> tuple[list[Case], list[tuple[str, float, str]]]:
     from nanolens.forecasting import Refusal, forecast
-    from nanolens.record.layout import is_run
+    from nanolens.record import is_run
     from nanolens.record.read import read_run
     from nanolens.record.run import until
 
@@ -68,11 +68,15 @@ def cases_of(folder: Path) -> tuple[list[Case], list[tuple[str, float, str]]]:
 def summary(cases: list[Case]) -> dict[str, float]:
     error = np.abs([case.error for case in cases])
     return {
-        "cuts": len(cases), "median_error": float(np.median(error)), "mean_error": float(error.mean()), "worst_error": float(error.max()),
-        "bias": float(np.mean([case.error for case in cases])), "coverage": float(np.mean([case.covered for case in cases])),
+        "cuts": len(cases),
+        "median_error": float(np.median(error)),
+        "mean_error": float(error.mean()),
+        "worst_error": float(error.max()),
+        "bias": float(np.mean([case.error for case in cases])),
+        "coverage": float(np.mean([case.covered for case in cases])),
         "median_width": float(np.median([case.width for case in cases])),
         "last_value_median_error": float(np.median(np.abs([case.last_value_error for case in cases]))),
-    }  # fmt: skip
+    }
 
 
 def main() -> int:
@@ -83,11 +87,18 @@ def main() -> int:
     cases, refused = cases_of(given.folder)
     whole = summary(cases)
     parts = {f"cut {cut:.0%}": [case for case in cases if case.cut == cut] for cut in CUTS}
-    parts |= {name: [case for case in cases if case.schedule == name] for name in sorted({case.schedule for case in cases})}
+    parts |= {
+        name: [case for case in cases if case.schedule == name] for name in sorted({case.schedule for case in cases})
+    }
     if given.json:
         print(
             json.dumps(
-                {"whole": whole, "parts": {name: summary(some) for name, some in parts.items() if some}, "refused": refused}, indent=1
+                {
+                    "whole": whole,
+                    "parts": {name: summary(some) for name, some in parts.items() if some},
+                    "refused": refused,
+                },
+                indent=1,
             )
         )
     else:

@@ -1,9 +1,10 @@
 """Peak resident memory and step time of GPT-2 124M on a CPU: nanoGPT's model and update beside ours.
 
-    python bench/memory.py --nanogpt PATH [--steps 2] [--batch_size 4] [--block_size 1024] [--n_layer 12] [--n_head 12] [--n_embd 768]
+    python bench/memory.py --nanogpt PATH [--steps 2] [--batch_size 4] [--block_size 1024] [--n_layer 12] [--n_head 12]
+        [--n_embd 768]
 
-Each side runs in a process of its own, on the same random tokens; the peak is the operating system's (ru_maxrss), torch and all.
-"""
+Each side runs in a process of its own, on the same random tokens; the peak is the operating system's (ru_maxrss), torch
+and all."""
 
 from __future__ import annotations
 
@@ -54,7 +55,10 @@ def run(side: str) -> dict[str, float]:
 def show(found: dict[str, dict[str, float]]) -> None:
     print(f"{'':12}{'parameters':>14}{'peak resident':>16}{'step':>10}{'loss':>10}")
     for side, seen in found.items():
-        print(f"{side:12}{seen['parameters']:>14,}{seen['peak_bytes'] / 1e9:>13.2f} GB{seen['step_s']:>8.1f} s{seen['loss']:>10.4f}")
+        print(
+            f"{side:12}{seen['parameters']:>14,}{seen['peak_bytes'] / 1e9:>13.2f} GB{seen['step_s']:>8.1f} "
+            f"s{seen['loss']:>10.4f}"
+        )
     if len(found) == 2:
         theirs, ours = found["nanogpt"], found["nanolens"]
         memory, took = ours["peak_bytes"] / theirs["peak_bytes"], ours["step_s"] / theirs["step_s"]
@@ -104,21 +108,32 @@ def our_side(given: argparse.Namespace) -> dict[str, float]:
 
     from nanolens.config.fields import Config
     from nanolens.data.store import Dataset
-    from nanolens.train.clock import Clock
-    from nanolens.train.step import take_update
     from nanolens.training.begin import Beginning
     from nanolens.training.setup import set_up
+    from nanolens.training.state import Clock
+    from nanolens.training.step import take_update
 
     config = Config(
-        n_layer=given.n_layer, n_head=given.n_head, n_embd=given.n_embd, block_size=given.block_size, batch_size=given.batch_size,
-        gradient_accumulation_steps=1, vocab_size=VOCAB, device="cpu", dtype="float32", compile=False, threads=given.threads or None,
-    )  # fmt: skip
+        n_layer=given.n_layer,
+        n_head=given.n_head,
+        n_embd=given.n_embd,
+        block_size=given.block_size,
+        batch_size=given.batch_size,
+        gradient_accumulation_steps=1,
+        vocab_size=VOCAB,
+        device="cpu",
+        dtype="float32",
+        compile=False,
+        threads=given.threads or None,
+    )
     tokens = np.random.default_rng(0).integers(0, VOCAB, 4 * given.batch_size * given.block_size).astype(np.uint16)
     data = Dataset("random", Path(os.devnull), tokens, tokens, VOCAB, None, {})
     workshop = set_up(config, data, Beginning(None, False, None, ()), lambda event: None, None)
     trainee, clock = workshop.trainee, Clock()
     count = sum(p.numel() for p in trainee.model.parameters())
-    return measured(lambda: take_update(trainee, config, workshop.machine, clock, lambda: None).loss, count, given.steps)
+    return measured(
+        lambda: take_update(trainee, config, workshop.machine, clock, lambda: None).loss, count, given.steps
+    )
 
 
 if __name__ == "__main__":

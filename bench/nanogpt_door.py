@@ -3,8 +3,10 @@
     NANOLENS_DATA=FOLDER python bench/nanogpt_door.py --nanogpt PATH [--steps 20]
 
 1. nanoGPT trains and writes ckpt.pt, then resumes from it and prints the losses of the next steps.
-2. nanolens imports that ckpt.pt and resumes under data_order=nanogpt: its next losses must equal nanoGPT's to three decimals.
-3. nanolens exports its run as ckpt.pt; nanoGPT resumes from it, and nanolens resumes its own: again the same losses to three decimals.
+2. nanolens imports that ckpt.pt and resumes under data_order=nanogpt: its next losses must equal nanoGPT's to three
+   decimals.
+3. nanolens exports its run as ckpt.pt; nanoGPT resumes from it, and nanolens resumes its own: again the same losses to
+   three decimals.
 4. nanoGPT's sample.py writes with the exported checkpoint, and nanolens with nanoGPT's `out` folder as it is.
 
 All in a temporary folder with copies of nanoGPT's files and tinyshakespeare.txt prepared as nanoGPT prepares it.
@@ -26,10 +28,22 @@ from parity import CONFIG, prepare
 
 START = 40
 SHARED = {
-    "device": "cpu", "compile": False, "eval_iters": 3, "eval_interval": START, "log_interval": 1, "block_size": 32, "batch_size": 8,
-    "n_layer": 2, "n_head": 2, "n_embd": 32, "dropout": 0.1, "lr_decay_iters": 200, "warmup_iters": 10, "gradient_accumulation_steps": 1,
+    "device": "cpu",
+    "compile": False,
+    "eval_iters": 3,
+    "eval_interval": START,
+    "log_interval": 1,
+    "block_size": 32,
+    "batch_size": 8,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 32,
+    "dropout": 0.1,
+    "lr_decay_iters": 200,
+    "warmup_iters": 10,
+    "gradient_accumulation_steps": 1,
     "always_save_checkpoint": True,
-}  # fmt: skip
+}
 
 
 def main() -> int:
@@ -50,9 +64,18 @@ def main() -> int:
 def into(folder: Path, steps: int) -> list[tuple[str, bool]]:
     nanogpt(folder, "train.py", CONFIG, *options(max_iters=START), "--out_dir=theirs")
     shutil.copytree(folder / "theirs", folder / "copy")
-    theirs = losses(nanogpt(folder, "train.py", CONFIG, *options(max_iters=START + steps), "--out_dir=theirs", "--init_from=resume"))
+    theirs = losses(
+        nanogpt(folder, "train.py", CONFIG, *options(max_iters=START + steps), "--out_dir=theirs", "--init_from=resume")
+    )
     nanolens(folder, "import", "copy", "-o", "runs/theirs")
-    more = [f"--max_iters={START + steps}", "--log_interval=1", "--sample_interval=0", "--dtype=float32", "--device=cpu", "--compile=False"]
+    more = [
+        f"--max_iters={START + steps}",
+        "--log_interval=1",
+        "--sample_interval=0",
+        "--dtype=float32",
+        "--device=cpu",
+        "--compile=False",
+    ]
     ours = losses(nanolens(folder, "train", "--init_from=resume", "--out_dir=runs/theirs", *more))
     return [same("nanoGPT's checkpoint goes on here", theirs, ours, steps)]
 
@@ -64,13 +87,27 @@ def out_of(folder: Path, steps: int) -> list[tuple[str, bool]]:
     nanolens(folder, "export", f"runs/ours@{START}", "--to=nanogpt", "out")
     again = folder / "out-again"
     shutil.copytree(folder / "out", again)
-    theirs = losses(nanogpt(folder, "train.py", CONFIG, *options(max_iters=START + steps), "--out_dir=out", "--init_from=resume"))
-    ours = losses(nanolens(folder, "train", CONFIG, *options(max_iters=START + steps), *plain, "--out_dir=out-again", "--init_from=resume"))
+    theirs = losses(
+        nanogpt(folder, "train.py", CONFIG, *options(max_iters=START + steps), "--out_dir=out", "--init_from=resume")
+    )
+    ours = losses(
+        nanolens(
+            folder,
+            "train",
+            CONFIG,
+            *options(max_iters=START + steps),
+            *plain,
+            "--out_dir=out-again",
+            "--init_from=resume",
+        )
+    )
     return [same("our checkpoint goes on in nanoGPT, as nanoGPT's folder does here", theirs, ours, steps)]
 
 
 def samples(folder: Path) -> list[tuple[str, bool]]:
-    theirs = nanogpt(folder, "sample.py", "--out_dir=out", "--device=cpu", "--num_samples=1", "--max_new_tokens=40", "--start=ROMEO")
+    theirs = nanogpt(
+        folder, "sample.py", "--out_dir=out", "--device=cpu", "--num_samples=1", "--max_new_tokens=40", "--start=ROMEO"
+    )
     ours = nanolens(folder, "sample", "--out_dir=copy", "--max_new_tokens=40", "--start=ROMEO")
     return [
         ("nanoGPT's sample.py writes with our checkpoint", "ROMEO" in theirs and len(theirs) > 60),
@@ -106,7 +143,10 @@ def nanolens(folder: Path, *command: str) -> str:
 
 def run(command: list[str], folder: Path) -> str:
     print("$", " ".join(command[1:4]), "...", file=sys.stderr, flush=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parent.parent), *sys.path[1:]])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parent.parent), *sys.path[1:]]),
+    }
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

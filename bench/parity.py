@@ -2,10 +2,9 @@
 
     NANOLENS_DATA=FOLDER python bench/parity.py --nanogpt PATH [--max_iters 2000] [--threads 2]
 
-Both run in a temporary folder with nanoGPT's own files and the same train.bin and val.bin, made from tinyshakespeare.txt as nanoGPT makes
-them.
-The first 100 iterations must agree in all four printed decimals, evaluations within 0.01, the last val loss within 0.02.
-"""
+Both run in a temporary folder with nanoGPT's own files and the same train.bin and val.bin, made from
+tinyshakespeare.txt as nanoGPT makes them. The first 100 iterations must agree in all four printed decimals, evaluations
+within 0.01, the last val loss within 0.02."""
 
 from __future__ import annotations
 
@@ -24,9 +23,18 @@ from pathlib import Path
 import numpy as np
 
 SETTINGS = {
-    "device": "cpu", "compile": False, "eval_iters": 20, "eval_interval": 250, "log_interval": 1, "block_size": 64, "batch_size": 12,
-    "n_layer": 4, "n_head": 4, "n_embd": 128, "dropout": 0.0,
-}  # fmt: skip
+    "device": "cpu",
+    "compile": False,
+    "eval_iters": 20,
+    "eval_interval": 250,
+    "log_interval": 1,
+    "block_size": 64,
+    "batch_size": 12,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_embd": 128,
+    "dropout": 0.0,
+}
 CONFIG = "config/train_shakespeare_char.py"
 EXACT, EVALUATIONS_WITHIN, LAST_WITHIN = 100, 0.01, 0.02
 
@@ -42,7 +50,10 @@ class Printed:
     @classmethod
     def read(cls, text: str) -> Printed:
         iters = {int(n): loss for n, loss in re.findall(r"^iter (\d+): loss ([\d.]+)", text, re.M)}
-        evals = {int(n): (float(a), float(b)) for n, a, b in re.findall(r"^step (\d+): train loss ([\d.]+), val loss ([\d.]+)", text, re.M)}
+        evals = {
+            int(n): (float(a), float(b))
+            for n, a, b in re.findall(r"^step (\d+): train loss ([\d.]+), val loss ([\d.]+)", text, re.M)
+        }
         return cls(iters, evals, [float(x) for x in re.findall(r"^iter \d+: .*time ([\d.]+)ms", text, re.M)])
 
 
@@ -55,14 +66,28 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         prepare(given.nanogpt, Path(folder))
         options = [
-            f"--{key}={value}" for key, value in {**SETTINGS, "max_iters": given.max_iters, "lr_decay_iters": given.max_iters}.items()
+            f"--{key}={value}"
+            for key, value in {**SETTINGS, "max_iters": given.max_iters, "lr_decay_iters": given.max_iters}.items()
         ]
-        theirs = run("nanoGPT", [sys.executable, "train.py", CONFIG, *options, "--out_dir=theirs"], folder, given.threads)
+        theirs = run(
+            "nanoGPT", [sys.executable, "train.py", CONFIG, *options, "--out_dir=theirs"], folder, given.threads
+        )
         ours = run(
             "nanolens",
-            [sys.executable, "-m", "nanolens", "train", CONFIG, *options, "--data_order=nanogpt", "--sample_interval=0", "--out_dir=ours"],
-            folder, given.threads,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "nanolens",
+                "train",
+                CONFIG,
+                *options,
+                "--data_order=nanogpt",
+                "--sample_interval=0",
+                "--out_dir=ours",
+            ],
+            folder,
+            given.threads,
+        )
     return 0 if compare(theirs, ours) else 1
 
 
@@ -89,7 +114,10 @@ def prepare(nanogpt: Path, folder: Path) -> None:
 
 def run(name: str, command: list[str], folder: str, threads: int) -> Printed:
     print(f"{name} is training ...", file=sys.stderr, flush=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parent.parent), *sys.path[1:]])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parent.parent), *sys.path[1:]]),
+    }
     if threads:
         environment |= {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -106,13 +134,21 @@ def compare(theirs: Printed, ours: Printed) -> bool:
     print(f"\n{'':>10}{'train':>20}{'val':>22}")
     for step, (train, val) in theirs.evals.items():
         our_train, our_val = ours.evals.get(step, (float("nan"), float("nan")))
-        print(f"step {step:>5}{train:>12.4f} {our_train:<10.4f}{val:>10.4f} {our_val:<10.4f} apart by {abs(val - our_val):.4f}")
-    first = [number for number in range(min(EXACT, len(theirs.iters))) if theirs.iters[number] != ours.iters.get(number)]
-    apart = [max(abs(a - b) for a, b in zip(both, ours.evals[step], strict=True)) for step, both in theirs.evals.items()]
+        print(
+            f"step {step:>5}{train:>12.4f} {our_train:<10.4f}{val:>10.4f} {our_val:<10.4f} apart by "
+            f"{abs(val - our_val):.4f}"
+        )
+    first = [
+        number for number in range(min(EXACT, len(theirs.iters))) if theirs.iters[number] != ours.iters.get(number)
+    ]
+    apart = [
+        max(abs(a - b) for a, b in zip(both, ours.evals[step], strict=True)) for step, both in theirs.evals.items()
+    ]
     last = abs(theirs.evals[max(theirs.evals)][1] - ours.evals[max(theirs.evals)][1])
     checks = {
         f"the first {EXACT} iterations agree in all four decimals ({len(first)} differ)": not first,
-        f"evaluations agree within {EVALUATIONS_WITHIN} (largest difference {max(apart):.4f})": max(apart) <= EVALUATIONS_WITHIN,
+        f"evaluations agree within {EVALUATIONS_WITHIN} (largest difference {max(apart):.4f})": max(apart)
+        <= EVALUATIONS_WITHIN,
         f"the last val loss agrees within {LAST_WITHIN} ({last:.4f})": last <= LAST_WITHIN,
         f"as many updates ({len(theirs.iters)} and {len(ours.iters)})": len(theirs.iters) == len(ours.iters),
     }

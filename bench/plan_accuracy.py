@@ -1,17 +1,20 @@
-"""How near do plans come? Each config is planned on this machine (a measurement of a few seconds) and then really trained for a while.
+"""How near do plans come? Each config is planned on this machine (a measurement of a few seconds) and then really
+trained for a while.
 
     python bench/plan_accuracy.py RESULTS.jsonl [--seconds=240] [--only=TEXT] [--again]
     python bench/plan_accuracy.py RESULTS.jsonl --table
 
-Needs a quiet machine: both halves measure time. It may be run in parts: each finished config is a line of RESULTS.jsonl and is not measured
-again, no config is begun when `--seconds` are over, and every part ends with the figures of all lines so far. `--table` only prints them.
+Needs a quiet machine: both halves measure time. It may be run in parts: each finished config is a line of RESULTS.jsonl
+and is not measured again, no config is begun when `--seconds` are over, and every part ends with the figures of all
+lines so far. `--table` only prints them.
 
-Asked for: update time within 10 % in the median and 25 % at worst over at least 24 configs of both architectures, 0.1 M to 124 M
-parameters; peak memory within 8 % in the median and never more than 5 % too low; the whole time of three runs within 10 %.
-The training is `nanolens train` in a process of its own; its update time is the median of its steps, its memory the operating system's
-peak for that process. Beside each config is kept how much of the machine other programs used meanwhile, and how far its speed (matrix
-products, before the plan, between the two and after the training) went apart, as it does on a shared host: where the one was more than a
-twentieth or the other more than a tenth, the two halves saw different machines, and the config is measured again in the next part."""
+Asked for: update time within 10 % in the median and 25 % at worst over at least 24 configs of both architectures, 0.1 M
+to 124 M parameters; peak memory within 8 % in the median and never more than 5 % too low; the whole time of three runs
+within 10 %. The training is `nanolens train` in a process of its own; its update time is the median of its steps, its
+memory the operating system's peak for that process. Beside each config is kept how much of the machine other programs
+used meanwhile, and how far its speed (matrix products, before the plan, between the two and after the training) went
+apart, as it does on a shared host: where the one was more than a twentieth or the other more than a tenth, the two
+halves saw different machines, and the config is measured again in the next part."""
 
 from __future__ import annotations
 
@@ -53,33 +56,62 @@ WHOLE_RUNS: tuple[tuple[str, str, dict[str, object]], ...] = (
     (
         "6 x 192, 300 updates",
         BASE,
-        {"n_layer": 6, "n_head": 6, "n_embd": 192, "block_size": 128, "batch_size": 16, "max_iters": 300, "lr_decay_iters": 300,
-         "eval_interval": 100},
+        {
+            "n_layer": 6,
+            "n_head": 6,
+            "n_embd": 192,
+            "block_size": 128,
+            "batch_size": 16,
+            "max_iters": 300,
+            "lr_decay_iters": 300,
+            "eval_interval": 100,
+        },
     ),
-)  # fmt: skip
+)
 
 
 def cases() -> Iterator[tuple[str, str, dict[str, object]]]:
-    """(name, preset, settings) of each thing that is planned and trained; whole runs have names that begin with "whole"."""
+    """(name, preset, settings) of each thing that is planned and trained; whole runs have names that begin with
+    "whole"."""
     for shape in SHAPES:
         for arch in ("gpt2", "modern"):
             layers, _, width, context, data, size, accumulation, _ = shape
             vocabulary = "V65" if data.endswith("char") else "V50304"
-            yield f"{arch} {layers}x{width} T{context} {vocabulary} b{size}x{accumulation}", BASE, settings_of(arch, shape)
+            yield (
+                f"{arch} {layers}x{width} T{context} {vocabulary} b{size}x{accumulation}",
+                BASE,
+                settings_of(arch, shape),
+            )
     for name, source, settings in WHOLE_RUNS:
         yield f"whole: {name}", source, settings
 
 
 def settings_of(arch: str, shape: tuple) -> dict[str, object]:
-    """One checkpoint in the middle: its copy counts for the memory, and its writing slows one update and not the median."""
+    """One checkpoint in the middle: its copy counts for the memory, and its writing slows one update and not the
+    median."""
     layers, heads, width, context, data, size, accumulation, updates = shape
     return {
-        "arch": arch, "optimizer": "muon" if arch == "modern" else "adamw", "n_layer": layers, "n_head": heads, "n_embd": width,
-        "block_size": context, "dataset": data, "batch_size": size, "gradient_accumulation_steps": accumulation, "max_iters": updates,
-        "lr_decay_iters": updates, "warmup_iters": 1, "eval_interval": updates, "eval_iters": 1,
-        "checkpoint_interval": updates // 2 + 1, "sample_interval": 0, "compile": False, "device": "cpu", "learning_rate": 1e-3,
+        "arch": arch,
+        "optimizer": "muon" if arch == "modern" else "adamw",
+        "n_layer": layers,
+        "n_head": heads,
+        "n_embd": width,
+        "block_size": context,
+        "dataset": data,
+        "batch_size": size,
+        "gradient_accumulation_steps": accumulation,
+        "max_iters": updates,
+        "lr_decay_iters": updates,
+        "warmup_iters": 1,
+        "eval_interval": updates,
+        "eval_iters": 1,
+        "checkpoint_interval": updates // 2 + 1,
+        "sample_interval": 0,
+        "compile": False,
+        "device": "cpu",
+        "learning_rate": 1e-3,
         "min_lr": 1e-4,
-    }  # fmt: skip
+    }
 
 
 def measured(name: str, source: str, settings: dict[str, object]) -> dict[str, object]:
@@ -92,12 +124,19 @@ def measured(name: str, source: str, settings: dict[str, object]) -> dict[str, o
         run, took_s, used = trained(source, settings, Path(folder) / "run")
     paces.append(pace())
     return {
-        "name": name, "parameters": plan.value("parameters"), "planned_update_s": plan.value("update_s"),
-        "update_s": statistics.median(run.steps.took_s[1:].tolist()), "planned_bytes": plan.value("memory_total"), "bytes": used,
-        "planned_total_s": plan.value("total_s"), "total_s": took_s, "planning_s": calibration.took_s,
-        "layers_timed": list(calibration.layers_timed), "others_frac": share_of_others(before, used_by_others()),
+        "name": name,
+        "parameters": plan.value("parameters"),
+        "planned_update_s": plan.value("update_s"),
+        "update_s": statistics.median(run.steps.took_s[1:].tolist()),
+        "planned_bytes": plan.value("memory_total"),
+        "bytes": used,
+        "planned_total_s": plan.value("total_s"),
+        "total_s": took_s,
+        "planning_s": calibration.took_s,
+        "layers_timed": list(calibration.layers_timed),
+        "others_frac": share_of_others(before, used_by_others()),
         "drift": max(paces) / min(paces) - 1,
-    }  # fmt: skip
+    }
 
 
 def pace() -> float:
@@ -111,7 +150,8 @@ def pace() -> float:
 
 
 def used_by_others() -> tuple[float, float]:
-    """(seconds that the machine's cores worked for other programs, seconds that they had) since it was started; Linux only."""
+    """(seconds that the machine's cores worked for other programs, seconds that they had) since it was started; Linux
+    only."""
     try:
         ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except OSError:
@@ -128,7 +168,7 @@ def share_of_others(before: tuple[float, float], after: tuple[float, float]) -> 
 
 
 def planned(source: str, settings: dict[str, object]):
-    from nanolens.api.planning import Question, answer
+    from nanolens.planning.question import Question, answer
 
     return answer(Question(source, [(key, str(value)) for key, value in settings.items()])).plan
 
@@ -155,7 +195,9 @@ def main() -> int:
     parser.add_argument("results", type=Path, help="a file of lines that parts are added to")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no config when they are over")
     parser.add_argument("--only", default="", help="only configs whose name holds this")
-    parser.add_argument("--again", action="store_true", help="also measure what is there already: the newest line counts")
+    parser.add_argument(
+        "--again", action="store_true", help="also measure what is there already: the newest line counts"
+    )
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
     began_s = time.perf_counter()
@@ -190,10 +232,13 @@ def report(lines: list[dict], *, print_lines: bool) -> int:
         times = [abs(error(line, "update_s")) for line in configs]
         memories = [error(line, "bytes") for line in configs]
         facts |= {
-            "time_median": statistics.median(times), "time_worst": max(times), "memory_median": statistics.median(map(abs, memories)),
-            "memory_lowest": min(memories), "memory_highest": max(memories),
+            "time_median": statistics.median(times),
+            "time_worst": max(times),
+            "memory_median": statistics.median(map(abs, memories)),
+            "memory_lowest": min(memories),
+            "memory_highest": max(memories),
             "planning_s_median": statistics.median(line["planning_s"] for line in configs),
-        }  # fmt: skip
+        }
     if wholes:
         facts["whole_runs_worst"] = max(abs(error(line, "total_s")) for line in wholes)
     print(json.dumps({name: round(value, 4) for name, value in facts.items()}))
@@ -213,11 +258,15 @@ def error(line: dict, what: str) -> float:
 
 def words_of(line: dict) -> str:
     parts = [f"{line['name']:<34}{line['parameters'] / 1e6:7.2f}M"]
-    parts.append(f"update {line['planned_update_s'] * 1e3:7.1f} {line['update_s'] * 1e3:7.1f} ms {error(line, 'update_s'):+6.1%}")
+    parts.append(
+        f"update {line['planned_update_s'] * 1e3:7.1f} {line['update_s'] * 1e3:7.1f} ms {error(line, 'update_s'):+6.1%}"
+    )
     parts.append(f"peak {line['planned_bytes'] / 1e6:5.0f} {line['bytes'] / 1e6:5.0f} MB {error(line, 'bytes'):+6.1%}")
     if line["name"].startswith("whole"):
         parts.append(f"whole {line['planned_total_s']:5.1f} {line['total_s']:5.1f} s {error(line, 'total_s'):+6.1%}")
-    return "  ".join([*parts, f"planning {line['planning_s']:4.1f} s, others {line['others_frac']:.0%}, drift {line['drift']:.0%}"])
+    return "  ".join(
+        [*parts, f"planning {line['planning_s']:4.1f} s, others {line['others_frac']:.0%}, drift {line['drift']:.0%}"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """How fast text becomes tokens, against nanoGPT's way; how much memory that takes; and where the time goes.
 
-    python bench/prepare.py speed [--megabytes=400]     GPT-2 ids of real, unique text: `prepare` against tiktoken in a process per core
+    python bench/prepare.py speed [--megabytes=400]  GPT-2 ids of real, unique text: `prepare` against tiktoken in a
+        process per core
     python bench/prepare.py memory                      peak memory over 50, 200 and 800 MB (made-up text)
     python bench/prepare.py parquet [--megabytes=1000]  a parquet file of local text, end to end, by stage
 
-The text is what the machine has: documentation of the system, sources and documentation of Python and its packages, each file once, and no
-file of which most lines were in an earlier one. `speed` times three roads from the same parquet file to token files on disk: all of
-`prepare` (hashing, facts, syncing too); nanoGPT's way, which is tiktoken by document through Hugging Face's datasets, a process per core
-(pip install datasets); and a bare pool of processes, which leaves out of it whatever can be left out.
-"""
+The text is what the machine has: documentation of the system, sources and documentation of Python and its packages,
+each file once, and no file of which most lines were in an earlier one. `speed` times three roads from the same parquet
+file to token files on disk: all of `prepare` (hashing, facts, syncing too); nanoGPT's way, which is tiktoken by
+document through Hugging Face's datasets, a process per core (pip install datasets); and a bare pool of processes, which
+leaves out of it whatever can be left out."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ def speed(folder: Path, given: argparse.Namespace) -> None:
     for _ in range(given.rounds):  # taking turns, so that whatever else the machine does falls on all
         for name, what in zip(seen, ("measure", "nanogpt", "bare"), strict=True):
             seen[name].append(in_process(what, folder))
-        print("  " + ", ".join(f"{name} {size / 1e6 / took[-1]['took_s']:.1f} MB/s" for name, took in seen.items()), flush=True)
+        print(
+            "  " + ", ".join(f"{name} {size / 1e6 / took[-1]['took_s']:.1f} MB/s" for name, took in seen.items()),
+            flush=True,
+        )
     is_equal = same_ids(folder)
     print(f"ids identical: {is_equal}")
     ours = seen.pop("prepare")
@@ -70,7 +74,8 @@ def speed(folder: Path, given: argparse.Namespace) -> None:
 
 
 def nanogpts_way(folder: Path, is_bare: bool) -> None:
-    """tiktoken per document in as many processes as there are cores; bare: what cannot be left out, else with Hugging Face's datasets."""
+    """tiktoken per document in as many processes as there are cores; bare: what cannot be left out, else with Hugging
+    Face's datasets."""
     global ENCODING
     from nanolens.data.tokenizers import GPT2Tokenizer
 
@@ -96,7 +101,8 @@ def bare(source: Path, out: Path) -> np.ndarray:
 
 
 def with_datasets(source: Path, out: Path) -> np.ndarray:
-    """`map` with a dict of a list for each document, kept as Arrow on the disk, then put together: the road that nanoGPT's script takes."""
+    """`map` with a dict of a list for each document, kept as Arrow on the disk, then put together: the road that
+    nanoGPT's script takes."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -128,12 +134,14 @@ def same_ids(folder: Path) -> bool:
     """Each document's ids, in order, as far as they are for the same split."""
     import pyarrow.parquet
 
-    from nanolens.data.hashing import hashes_of, split_keys
-    from nanolens.data.split import ByHash
+    from nanolens.data.prepare.documents import ByHash, hashes_of, split_keys
 
     about = json.loads((folder / "out" / "dataset.json").read_text())
     texts = [text.encode() for text in pyarrow.parquet.read_table(folder / "text.parquet")["text"].to_pylist()]
-    text, bounds = np.frombuffer(b"".join(texts), np.uint8), np.concatenate([[0], np.cumsum([len(text) for text in texts])])
+    text, bounds = (
+        np.frombuffer(b"".join(texts), np.uint8),
+        np.concatenate([[0], np.cumsum([len(text) for text in texts])]),
+    )
     is_val = ByHash(about["split"]["val_frac"]).is_val(split_keys(text, bounds, hashes_of(text, bounds)))
     theirs, lengths = np.fromfile(folder / "nanogpt.bin", np.uint16), np.load(folder / "nanogpt-lengths.npy")
     of_val = np.repeat(is_val, lengths)
@@ -150,7 +158,11 @@ def measure(folder: Path) -> None:
     used = cpu_seconds()
     prepared = prepare([source], "gpt2", folder / "out")
     used = cpu_seconds() - used
-    print(json.dumps({"took_s": prepared.took_s, "cpu_s": used, "stages_s": dict(prepared.stages_s), "peak_bytes": peak_bytes()}))
+    print(
+        json.dumps(
+            {"took_s": prepared.took_s, "cpu_s": used, "stages_s": dict(prepared.stages_s), "peak_bytes": peak_bytes()}
+        )
+    )
 
 
 def cpu_seconds() -> float:
@@ -160,7 +172,8 @@ def cpu_seconds() -> float:
 
 
 def peak_bytes() -> int:
-    """Most memory that this program held. Not ru_maxrss where it can be helped: that also counts the process it was forked from."""
+    """Most memory that this program held. Not ru_maxrss where it can be helped: that also counts the process it was
+    forked from."""
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -208,16 +221,25 @@ def parquet(folder: Path, given: argparse.Namespace) -> None:
     source = folder / "text.parquet"
     wanted = (given.megabytes or 1000) * 10**6
     documents, size = write_parquet(source, repeated(real_texts), wanted)
-    print(f"{size / 1e6:.0f} MB of text in {documents:,} documents, {source.stat().st_size / 1e6:.0f} MB of parquet, {cores()} cores")
+    print(
+        f"{size / 1e6:.0f} MB of text in {documents:,} documents, {source.stat().st_size / 1e6:.0f} MB of parquet, "
+        f"{cores()} cores"
+    )
     found = in_process("measure", folder)
     total = sum(found["stages_s"].values())
-    print(f"{size / 1e6 / found['took_s']:.1f} MB/s, {found['took_s']:.1f} s, peak memory {found['peak_bytes'] / 1e6:.0f} MB")
-    shares = [f"{name} {seconds / total:.1%}" for name, seconds in found["stages_s"].items() if seconds / total > 0.0005]
+    print(
+        f"{size / 1e6 / found['took_s']:.1f} MB/s, {found['took_s']:.1f} s, peak memory "
+        f"{found['peak_bytes'] / 1e6:.0f} MB"
+    )
+    shares = [
+        f"{name} {seconds / total:.1%}" for name, seconds in found["stages_s"].items() if seconds / total > 0.0005
+    ]
     print("share of the work: " + ", ".join(shares))
 
 
 def repeated(texts) -> Iterator[str]:
-    """Real text until there is enough: what comes again is told apart by a number in each line, or it would be a duplicate."""
+    """Real text until there is enough: what comes again is told apart by a number in each line, or it would be a
+    duplicate."""
     for turn in range(1000):
         for text in texts():
             yield text if not turn else text.replace("\n", f"\n{turn} ")
@@ -228,7 +250,9 @@ def repeated(texts) -> Iterator[str]:
 
 def real_texts() -> Iterator[str]:
     """Text files of this machine, in a fixed order, none of them mostly made of lines seen before."""
-    roots = dict.fromkeys(["/usr/share", "/usr/include", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "/usr/lib"])
+    roots = dict.fromkeys(
+        ["/usr/share", "/usr/include", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "/usr/lib"]
+    )
     seen_lines: set[int] = set()
     seen_files: set[bytes] = set()
     for root in roots:
@@ -266,7 +290,9 @@ def write_parquet(path: Path, texts: Iterator[str], at_least: int) -> tuple[int,
             rows.append(text)
             size += len(text.encode())
             if len(rows) == 1000 or size >= at_least:
-                writer.write_table(pyarrow.table({"text": rows, "id": [str(documents + n) for n in range(len(rows))]}, schema=schema))
+                writer.write_table(
+                    pyarrow.table({"text": rows, "id": [str(documents + n) for n in range(len(rows))]}, schema=schema)
+                )
                 documents += len(rows)
                 rows = []
             if size >= at_least:

@@ -2,16 +2,16 @@
 
     python bench/probes.py make FOLDER [--only=PART]      the runs: causes x seeds
     python bench/probes.py ask FOLDER [--only=PART]       probes each at 60 % of its length
-    python bench/probes.py really FOLDER [--only=PART]    makes the recommended change in earnest, for the rest of the run
+    python bench/probes.py really FOLDER [--only=PART]  makes the recommended change in earnest, for the rest of the run
     python bench/probes.py all FOLDER [--only=PART]       the three, run after run
     python bench/probes.py report FOLDER [--json]         what was found
 
-Asked for: the true cause ranks first in at least 85 %; a run with nothing wrong is said to have nothing wrong; no question costs more than
-15 % of the run; and the gain of really making the change lies within the stated interval in at least 75 % of the runs where it is made.
+Asked for: the true cause ranks first in at least 85 %; a run with nothing wrong is said to have nothing wrong; no
+question costs more than 15 % of the run; and the gain of really making the change lies within the stated interval in at
+least 75 % of the runs where it is made.
 
-All is done once: what is in FOLDER already is not done again. The text is `pydocs`, which needs no download; a run takes about ten seconds
-on one core, probing it somewhat longer.
-"""
+All is done once: what is in FOLDER already is not done again. The text is `pydocs`, which needs no download; a run
+takes about ten seconds on one core, probing it somewhat longer."""
 
 from __future__ import annotations
 
@@ -35,12 +35,28 @@ TRAIN, VAL, LITTLE = 400_000, 60_000, 12_000
 QUESTION_FRAC = 0.15
 
 BASE: dict[str, Any] = {
-    "n_layer": 2, "n_head": 2, "n_embd": 48, "block_size": 32, "batch_size": 8, "gradient_accumulation_steps": 1, "max_iters": 1200,
-    "lr_decay_iters": None, "eval_interval": 120, "eval_iters": 24, "learning_rate": 4e-3, "min_lr": 4e-4, "warmup_iters": 60,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 48,
+    "block_size": 32,
+    "batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "max_iters": 1200,
+    "lr_decay_iters": None,
+    "eval_interval": 120,
+    "eval_iters": 24,
+    "learning_rate": 4e-3,
+    "min_lr": 4e-4,
+    "warmup_iters": 60,
     "beta2": 0.99,
-    "device": "cpu", "dtype": "float32", "compile": False, "threads": 1, "sample_interval": 0, "checkpoint_interval": 240,
+    "device": "cpu",
+    "dtype": "float32",
+    "compile": False,
+    "threads": 1,
+    "sample_interval": 0,
+    "checkpoint_interval": 240,
     "keep_checkpoints": 10,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +70,9 @@ class Case:
 
 CASES = {
     "sound": Case(None, seeds=(1, 2, 3, 7, 8, 9)),
-    "sound-wsd": Case(None, {"schedule": "wsd", "decay_frac": 0.3}, seeds=(4, 5, 6)),  # probed before its decay: that is still to come
+    "sound-wsd": Case(
+        None, {"schedule": "wsd", "decay_frac": 0.3}, seeds=(4, 5, 6)
+    ),  # probed before its decay: that is still to come
     "rate-high": Case("rate_too_high", {"learning_rate": 6e-3, "decay_lr": False}),
     "rate-low": Case("rate_too_low", {"learning_rate": 2e-4, "min_lr": 2e-5}),
     "batch-small": Case(
@@ -69,10 +87,18 @@ CASES = {
             "checkpoint_interval": 480,
         },
     ),
-    # Long: in 1,200 updates a model twice as wide, which has a third of them for the same FLOPs, would be behind (2.91 against 2.86).
+    # Long: in 1,200 updates a model twice as wide, which has a third of them for the same FLOPs, would be behind (2.91
+    # against 2.86).
     "model-small": Case(
         "model_too_small",
-        {"n_embd": 8, "learning_rate": 8e-3, "min_lr": 8e-4, "max_iters": 6000, "eval_interval": 600, "checkpoint_interval": 600},
+        {
+            "n_embd": 8,
+            "learning_rate": 8e-3,
+            "min_lr": 8e-4,
+            "max_iters": 6000,
+            "eval_interval": 600,
+            "checkpoint_interval": 600,
+        },
     ),
     "data-little": Case("data_too_little", {}, "little"),
     "dropout-high": Case("dropout_too_high", {"dropout": 0.5}),
@@ -92,7 +118,9 @@ class Model(GPT2):
 '''
 FAULTS = {
     "frozen": "self.blocks[1].requires_grad_(False)",
-    "leaking": "self.blocks[0].attention.forward = lambda norm, x, cache, own=self.blocks[0].attention: see_all(own, norm, x)",
+    "leaking": (
+        "self.blocks[0].attention.forward = lambda norm, x, cache, own=self.blocks[0].attention: see_all(own, norm, x)"
+    ),
 }
 SEE_ALL = '''
 
@@ -116,7 +144,8 @@ def names(only: str) -> list[tuple[str, Case, int]]:
 
 
 def data_folder(folder: Path, kind: str) -> Path:
-    """Tokens in nanoGPT's form: chunks of the built-in corpus, shuffled, both splits alike; the shifted one is judged on code."""
+    """Tokens in nanoGPT's form: chunks of the built-in corpus, shuffled, both splits alike; the shifted one is judged
+    on code."""
     out = folder / "data" / kind
     if (out / "meta.pkl").is_file():
         return out
@@ -132,12 +161,18 @@ def data_folder(folder: Path, kind: str) -> Path:
     if kind == "little":
         train = train[:LITTLE]
     if kind == "shifted":
-        val = np.array(tokenizer.encode(code_like(VAL, set(tokenizer.decode(list(range(corpus.vocab_size)))))), dtype=np.uint16)
+        val = np.array(
+            tokenizer.encode(code_like(VAL, set(tokenizer.decode(list(range(corpus.vocab_size)))))), dtype=np.uint16
+        )
     out.mkdir(parents=True, exist_ok=True)
     train.tofile(out / "train.bin")
     val.tofile(out / "val.bin")
     letters = [tokenizer.decode([token]) for token in range(corpus.vocab_size)]
-    meta = {"vocab_size": corpus.vocab_size, "itos": dict(enumerate(letters)), "stoi": {c: i for i, c in enumerate(letters)}}
+    meta = {
+        "vocab_size": corpus.vocab_size,
+        "itos": dict(enumerate(letters)),
+        "stoi": {c: i for i, c in enumerate(letters)},
+    }
     (out / "meta.pkl").write_bytes(pickle.dumps(meta))
     return out
 
@@ -186,7 +221,9 @@ def trained(config, out: Path) -> Path:
         recorder.close()
     if outcome.why == "stopped":
         sys.exit(130)
-    print(f"{out.name:<18} train {outcome.train_loss:.4f}  val {outcome.val_loss:.4f}  {outcome.wall_s:.0f} s", flush=True)
+    print(
+        f"{out.name:<18} train {outcome.train_loss:.4f}  val {outcome.val_loss:.4f}  {outcome.wall_s:.0f} s", flush=True
+    )
     return out
 
 
@@ -204,7 +241,7 @@ def probed_at(case: Case) -> int:
 
 
 def ask(folder: Path, only: str) -> None:
-    from nanolens.api.probe import probe
+    from nanolens.probing import probe
 
     for name, case, _ in names(only):
         run, step = run_of(folder, name), probed_at(case)
@@ -212,15 +249,23 @@ def ask(folder: Path, only: str) -> None:
             continue
         answer = probe(f"{run}@{step}", budget_s=1e9, arch=str(model_file(folder, case.model)) if case.model else None)
         first = answer.first
-        gain = "" if first is None or first.expected is None else f"{first.expected:.3f} [{first.low:.3f} … {first.high:.3f}]"
-        print(f"{name:<18} {case.cause or 'nothing':<18} found {first.cause if first else 'nothing':<18} {gain}", flush=True)
+        gain = (
+            ""
+            if first is None or first.expected is None
+            else f"{first.expected:.3f} [{first.low:.3f} … {first.high:.3f}]"
+        )
+        print(
+            f"{name:<18} {case.cause or 'nothing':<18} found {first.cause if first else 'nothing':<18} {gain}",
+            flush=True,
+        )
 
 
 # --- making the change in earnest
 
 
 def really(folder: Path, only: str) -> None:
-    """Trains with the config that the probe wrote for the true cause (more data: from the start, on the whole corpus)."""
+    """Trains with the config that the probe wrote for the true cause (more data: from the start, on the whole
+    corpus)."""
     from nanolens.config.load import load
 
     for name, case, seed in names(only):
@@ -232,7 +277,9 @@ def really(folder: Path, only: str) -> None:
             trained(config_of(folder, dataclasses.replace(case, data="plain"), seed), out)
             continue
         answer = json.loads((run / "probes" / f"answer-{step:06d}.json").read_text())
-        change = next((effect["next"] for effect in answer["effects"] if effect["cause"] == case.cause and effect["next"]), "")
+        change = next(
+            (effect["next"] for effect in answer["effects"] if effect["cause"] == case.cause and effect["next"]), ""
+        )
         path = change.rpartition(" ")[2]
         if path:
             trained(dataclasses.replace(load(path).config, out_dir=str(out), sample_interval=0), out)
@@ -240,10 +287,9 @@ def really(folder: Path, only: str) -> None:
 
 def gain_of(folder: Path, name: str) -> tuple[float, float] | None:
     """Val loss at the end of the run less that of the mended one, on the same windows, and its standard error."""
-    from nanolens.api.probe.look import joined, look_at
-    from nanolens.api.probe.subject import open_subject
     from nanolens.data.batches import eval_windows
     from nanolens.facts.statistics import paired_difference
+    from nanolens.probing.branches import joined, look_at, open_subject
 
     run, mended = run_of(folder, name), folder / "really" / name
     kept = mended / "gain.json"
@@ -272,18 +318,31 @@ def report(folder: Path, as_json: bool) -> int:
     within = sum(row["low"] <= row["really"] <= row["high"] for row in mended)
     dearest = max((row["dearest_question"] for row in rows), default=0.0)
     summary = {
-        "runs": len(rows), "right": right, "sick": len(sick), "nothing_said_of_sound": quiet, "sound": len(sound), "within": within,
-        "mended": len(mended), "dearest_question": dearest,
-    }  # fmt: skip
+        "runs": len(rows),
+        "right": right,
+        "sick": len(sick),
+        "nothing_said_of_sound": quiet,
+        "sound": len(sound),
+        "within": within,
+        "mended": len(mended),
+        "dearest_question": dearest,
+    }
     if as_json:
         print(json.dumps({"rows": rows, "summary": summary}, indent=1))
     else:
         for row in rows:
             print(line_of(row))
         print(f"cause ranks first in {right} of {len(sick)}; nothing said of {quiet} of {len(sound)} sound runs")
-        print(f"dearest question {dearest:.1%} of its run; gain of really mending it within the interval in {within} of {len(mended)}")
+        print(
+            f"dearest question {dearest:.1%} of its run; gain of really mending it within the interval in {within} "
+            f"of {len(mended)}"
+        )
     all_right = (right + quiet) / max(1, len(rows))
-    return 0 if all_right >= 0.85 and quiet == len(sound) and within >= 0.75 * len(mended) and dearest <= QUESTION_FRAC else 1
+    return (
+        0
+        if all_right >= 0.85 and quiet == len(sound) and within >= 0.75 * len(mended) and dearest <= QUESTION_FRAC
+        else 1
+    )
 
 
 def row_of(folder: Path, name: str, case: Case) -> dict[str, Any] | None:
@@ -294,10 +353,17 @@ def row_of(folder: Path, name: str, case: Case) -> dict[str, Any] | None:
     named = next((effect for effect in answer["effects"] if effect["cause"] == case.cause), None)
     made = gain_of(folder, name)
     return {
-        "run": name, "true": case.cause, "found": answer["first"], "expected": named and named["expected"], "low": named and named["low"],
-        "high": named and named["high"], "really": made and made[0], "cost": answer["cost"] / answer["run_cost"],
-        "dearest_question": max(answer["costs"].values()) / answer["run_cost"], "took_s": answer["took_s"],
-    }  # fmt: skip
+        "run": name,
+        "true": case.cause,
+        "found": answer["first"],
+        "expected": named and named["expected"],
+        "low": named and named["low"],
+        "high": named and named["high"],
+        "really": made and made[0],
+        "cost": answer["cost"] / answer["run_cost"],
+        "dearest_question": max(answer["costs"].values()) / answer["run_cost"],
+        "took_s": answer["took_s"],
+    }
 
 
 def line_of(row: dict[str, Any]) -> str:

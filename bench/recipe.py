@@ -1,15 +1,15 @@
 """Time to nanoGPT's losses on tinyshakespeare, nanoGPT and nanolens taking turns on this machine.
 
     python bench/recipe.py --nanogpt PATH [--turns=3] [--threads=2]     its CPU demo against the preset shakespeare-fast
-    python bench/recipe.py --best [--turns=1]                           the preset shakespeare-best against nanoGPT's GPU result
+    python bench/recipe.py --best [--turns=1]                   the preset shakespeare-best against nanoGPT's GPU result
 
-Every loss is of the whole val split (the last tenth of the text, 111,540 characters): windows of the model's own block_size that follow
-each other without overlap, and one shorter window for the rest, each target once, in eval mode. Both models are scored by the same
-function, from the checkpoint that their process left. `training` is the time of the updates alone: for nanoGPT the sum of what it prints
-for every iteration, with the iterations that hold an evaluation counted as a median one; for nanolens the part `train` of the run's
-record. `process` is the wall time from starting Python to its end, checkpoint saved, evaluations included; both have their data prepared
-beforehand. `CPU` is the processor time of that process: on a machine that is not idle, with --threads=1, it is the figure to go by.
-"""
+Every loss is of the whole val split (the last tenth of the text, 111,540 characters): windows of the model's own
+block_size that follow each other without overlap, and one shorter window for the rest, each target once, in eval mode.
+Both models are scored by the same function, from the checkpoint that their process left. `training` is the time of the
+updates alone: for nanoGPT the sum of what it prints for every iteration, with the iterations that hold an evaluation
+counted as a median one; for nanolens the part `train` of the run's record. `process` is the wall time from starting
+Python to its end, checkpoint saved, evaluations included; both have their data prepared beforehand. `CPU` is the
+processor time of that process: on a machine that is not idle, with --threads=1, it is the figure to go by."""
 
 from __future__ import annotations
 
@@ -31,15 +31,33 @@ from pathlib import Path
 import numpy as np
 
 DEMO = (
-    "--device=cpu", "--compile=False", "--eval_iters=20", "--log_interval=1", "--block_size=64", "--batch_size=12", "--n_layer=4",
-    "--n_head=4", "--n_embd=128", "--max_iters=2000", "--lr_decay_iters=2000", "--dropout=0.0",
-)  # fmt: skip
+    "--device=cpu",
+    "--compile=False",
+    "--eval_iters=20",
+    "--log_interval=1",
+    "--block_size=64",
+    "--batch_size=12",
+    "--n_layer=4",
+    "--n_head=4",
+    "--n_embd=128",
+    "--max_iters=2000",
+    "--lr_decay_iters=2000",
+    "--dropout=0.0",
+)
 GPU_RESULT = 1.4697  # what nanoGPT's README reports for its GPU demo
 # What can be exported needs more updates and a larger model to get as far: nanoGPT's own shape and batch.
 PLAIN = (
-    "--token_shift=False", "--ngram_rows=0", "--n_layer=4", "--n_head=4", "--n_embd=128", "--batch_size=12", "--learning_rate=0.0012",
-    "--matrix_learning_rate=0.02", "--max_iters=250", "--eval_interval=250",
-)  # fmt: skip
+    "--token_shift=False",
+    "--ngram_rows=0",
+    "--n_layer=4",
+    "--n_head=4",
+    "--n_embd=128",
+    "--batch_size=12",
+    "--learning_rate=0.0012",
+    "--matrix_learning_rate=0.02",
+    "--max_iters=250",
+    "--eval_interval=250",
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +129,8 @@ def best(folder: Path, turns: int) -> None:
         m = run_ours(folder / "best", "shakespeare-best", f"--seed={1336 + turn}")
         verdict = "reached" if m.val_loss <= GPU_RESULT else "missed"
         print(
-            f"shakespeare-best, seed {1336 + turn}: val {m.val_loss:.4f} ({GPU_RESULT} {verdict}), training {m.training_s / 60:.1f} min, "
+            f"shakespeare-best, seed {1336 + turn}: val {m.val_loss:.4f} ({GPU_RESULT} {verdict}), training "
+            f"{m.training_s / 60:.1f} min, "
             f"process {m.process_s / 60:.1f} min, {m.step_ms:.0f} ms/update",
             flush=True,
         )
@@ -125,7 +144,8 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def prepare_nanogpt(folder: Path, nanogpt: Path) -> Path:
-    """A copy of its sources beside data made the way its prepare.py makes them: sorted characters, the first nine tenths to train on."""
+    """A copy of its sources beside data made the way its prepare.py makes them: sorted characters, the first nine
+    tenths to train on."""
     folder.mkdir(parents=True)
     for name in ("model.py", "train.py", "configurator.py"):
         shutil.copy(nanogpt / name, folder / name)
@@ -136,14 +156,20 @@ def prepare_nanogpt(folder: Path, nanogpt: Path) -> Path:
     train.astype(np.uint16).tofile(data / "train.bin")
     val.astype(np.uint16).tofile(data / "val.bin")
     itos = dict(enumerate(characters))
-    (data / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(itos), "itos": itos, "stoi": {c: i for i, c in itos.items()}}))
+    (data / "meta.pkl").write_bytes(
+        pickle.dumps({"vocab_size": len(itos), "itos": itos, "stoi": {c: i for i, c in itos.items()}})
+    )
     return folder
 
 
 def run_nanogpt(folder: Path) -> Measured:
     started_at_s, cpu_before_s = time.perf_counter(), children_cpu_s()
     done = subprocess.run(
-        [sys.executable, "train.py", "config/train_shakespeare_char.py", *DEMO], cwd=folder, capture_output=True, text=True, check=True
+        [sys.executable, "train.py", "config/train_shakespeare_char.py", *DEMO],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     process_s, used_s = time.perf_counter() - started_at_s, children_cpu_s() - cpu_before_s
     took = {int(at): float(ms) for at, ms in re.findall(r"iter (\d+): loss [\d.]+, time ([\d.]+)ms", done.stdout)}
@@ -171,7 +197,11 @@ def run_ours(folder: Path, preset: str, *more: str) -> Measured:
 
     shutil.rmtree(folder, ignore_errors=True)
     started_at_s, cpu_before_s = time.perf_counter(), children_cpu_s()
-    subprocess.run([sys.executable, "-m", "nanolens", "train", preset, f"--out_dir={folder}", *more], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "nanolens", "train", preset, f"--out_dir={folder}", *more],
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
     process_s, used_s = time.perf_counter() - started_at_s, children_cpu_s() - cpu_before_s
     run = read_run(folder)
     usual_ms = 1000 * float(np.median(run.steps.took_s))
@@ -198,7 +228,9 @@ def children_cpu_s() -> float:
 
 def scored(kind: str, folder: Path) -> dict[str, float]:
     """In a process of its own, so that neither model's imports are in the other's way."""
-    done = subprocess.run([sys.executable, __file__, "--score", kind, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "--score", kind, str(folder)], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -208,7 +240,10 @@ def whole_val_loss(loss: Callable, model: object, block_size: int) -> float:
     _, val, _ = splits()
     tokens = torch.from_numpy(val.astype(np.int64))
     count = (len(tokens) - 1) // block_size
-    x, y = tokens[: count * block_size].view(count, block_size), tokens[1 : count * block_size + 1].view(count, block_size)
+    x, y = (
+        tokens[: count * block_size].view(count, block_size),
+        tokens[1 : count * block_size + 1].view(count, block_size),
+    )
     pieces = list(zip(x.split(64), y.split(64), strict=True))
     if count * block_size < len(tokens) - 1:
         pieces.append((tokens[count * block_size : -1][None], tokens[count * block_size + 1 :][None]))

@@ -1,13 +1,13 @@
-"""Records the runs that bench/forecast.py and bench/compare_noise.py look at: many small ones, each trained by the project's own loop.
+"""Records the runs that bench/forecast.py and bench/compare_noise.py look at: many small ones, each trained by the
+project's own loop.
 
-    python bench/recorded.py forecast FOLDER [--seconds=N]        24 runs, four schedules, two corpora, both architectures
-    python bench/recorded.py tuning FOLDER                        40 others, on which the constants of the forecast may be chosen
+    python bench/recorded.py forecast FOLDER [--seconds=N]      24 runs, four schedules, two corpora, both architectures
+    python bench/recorded.py tuning FOLDER               40 others, on which the constants of the forecast may be chosen
     python bench/recorded.py seeds FOLDER                         30 runs: three configs, ten seeds each
-    python bench/recorded.py other-seeds FOLDER                   the same with ten seeds on which no constant was chosen
+    python bench/recorded.py other-seeds FOLDER                  the same with ten seeds on which no constant was chosen
 
-Runs that are there already are left alone, so it can be stopped and started again, and several processes may share the work: a run that
-another one is making is left to it. With `--seconds` no run is begun when they are over.
-"""
+Runs that are there already are left alone, so it can be stopped and started again, and several processes may share the
+work: a run that another one is making is left to it. With `--seconds` no run is begun when they are over."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def record(folder: Path, specs: Iterator[Spec], seconds: float) -> None:
     from nanolens.config.fields import as_text
     from nanolens.config.load import load
     from nanolens.data.store import open_dataset
-    from nanolens.record.layout import is_run
+    from nanolens.record import is_run
     from nanolens.record.read import read_run
     from nanolens.record.write import Recorder
     from nanolens.training.loop import train
@@ -138,9 +138,14 @@ def record(folder: Path, specs: Iterator[Spec], seconds: float) -> None:
             continue
         if is_run(out) and read_run(out).get("state") == "finished":
             continue
-        settings = load("shakespeare-char-cpu", [(key, as_text(value)) for key, value in {**each.settings, "overwrite": True}.items()])
+        settings = load(
+            "shakespeare-char-cpu",
+            [(key, as_text(value)) for key, value in {**each.settings, "overwrite": True}.items()],
+        )
         recorder = Recorder(out)
-        outcome = train(settings.config, open_dataset(settings.config.dataset), out, recorder, came_from=settings.came_from)
+        outcome = train(
+            settings.config, open_dataset(settings.config.dataset), out, recorder, came_from=settings.came_from
+        )
         recorder.close()
         claim.close()
         print(each.name, f"val {outcome.val_loss:.4f}", f"{outcome.wall_s:.0f} s", flush=True)
@@ -156,7 +161,12 @@ def main() -> None:
     record(given.folder, WHAT[given.what](), given.seconds)
 
 
-WHAT = {"forecast": forecast_specs, "tuning": tuning_specs, "seeds": seed_specs, "other-seeds": lambda: seed_specs(first=SEEDS)}
+WHAT = {
+    "forecast": forecast_specs,
+    "tuning": tuning_specs,
+    "seeds": seed_specs,
+    "other-seeds": lambda: seed_specs(first=SEEDS),
+}
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     NANOLENS_DATA=FOLDER python bench/same.py --nanogpt PATH [--turns=3] [--threads=2] [--only=demo|124m]
 
-`demo` is nanoGPT's CPU demo (4 x 4 x 128, block 64, batch 12) for 400 iterations, `124m` GPT-2's shape with block 1024 and batch 1 on
-random tokens for 4. For both the time of an iteration is the median wall time from one to the next, whatever happens in between (nanoGPT
-prints each, nanolens records each); nanolens runs as a user would run it, with the settings of nanoGPT.
-"""
+`demo` is nanoGPT's CPU demo (4 x 4 x 128, block 64, batch 12) for 400 iterations, `124m` GPT-2's shape with block 1024
+and batch 1 on random tokens for 4. For both the time of an iteration is the median wall time from one to the next,
+whatever happens in between (nanoGPT prints each, nanolens records each); nanolens runs as a user would run it, with the
+settings of nanoGPT."""
 
 from __future__ import annotations
 
@@ -62,10 +62,21 @@ def compare(task: str, folder: Path, turns: int) -> None:
 def options(task: str) -> list[str]:
     count = ITERATIONS[task]
     of_the_run = {
-        "device": "cpu", "compile": False, "dtype": "float32", "dropout": 0.0, "gradient_accumulation_steps": 1, "max_iters": count,
-        "lr_decay_iters": count, "warmup_iters": 1, "eval_interval": 10 * count, "eval_iters": 1, "log_interval": 1, "bias": False,
-        "always_save_checkpoint": False, "dataset": "shakespeare_char" if task == "demo" else "random",
-    }  # fmt: skip
+        "device": "cpu",
+        "compile": False,
+        "dtype": "float32",
+        "dropout": 0.0,
+        "gradient_accumulation_steps": 1,
+        "max_iters": count,
+        "lr_decay_iters": count,
+        "warmup_iters": 1,
+        "eval_interval": 10 * count,
+        "eval_iters": 1,
+        "log_interval": 1,
+        "bias": False,
+        "always_save_checkpoint": False,
+        "dataset": "shakespeare_char" if task == "demo" else "random",
+    }
     return [f"--{key}={value}" for key, value in {**SHAPES[task], **of_the_run}.items()]
 
 
@@ -81,7 +92,16 @@ def ours(task: str, folder: Path) -> float:
 
     run = folder / "ours"
     shutil.rmtree(run, ignore_errors=True)
-    words = [sys.executable, "-m", "nanolens", "train", "gpt2-124m", *options(task), f"--out_dir={run}", "--sample_interval=0"]
+    words = [
+        sys.executable,
+        "-m",
+        "nanolens",
+        "train",
+        "gpt2-124m",
+        *options(task),
+        f"--out_dir={run}",
+        "--sample_interval=0",
+    ]
     subprocess.run([*words, "--data_order=nanogpt"], cwd=folder, stdout=subprocess.DEVNULL, check=True)
     return float(np.median(np.diff(read_run(run).steps.at_s)))
 

@@ -1,11 +1,12 @@
-"""Two ranks with one thread each against one process with two threads, the plan's prediction beside the measurement, and the overlap.
+"""Two ranks with one thread each against one process with two threads, the plan's prediction beside the measurement,
+and the overlap.
 
     python bench/scaling.py [--updates=60] [--accumulation=2]
 
-The plan's inputs are measured first: a micro-batch on one thread while the other core is busy with the same (as it will be), and the link
-between two processes (`nanolens.training.distributed.bandwidth`). The same is done for the given model with 1, 2 and 8 micro-batches in an
-update.
-"""
+The plan's inputs are measured first: a micro-batch on one thread while the other core is busy with the same (as it will
+be), and the link between two processes (`nanolens.training.distributed.bandwidth`). The same is done for the given
+model with 1, 2 and 8
+micro-batches in an update."""
 
 from __future__ import annotations
 
@@ -45,13 +46,25 @@ def main() -> None:
 
 
 def table(folder: Path, accumulations: list[int], updates: int) -> None:
-    from nanolens.analysis.plan_ranks import RanksAsked, together
     from nanolens.message import msg
+    from nanolens.planning.figures import RanksAsked
+    from nanolens.planning.time import together
 
     link = json.loads(started([{"kind": "link"}] * 2, 1, together=True)[0])
-    print(f"link between two processes: {link['bytes_per_s'] / 1e6:.0f} MB/s, {link['latency_s'] * 1e3:.2f} ms a message")
+    print(
+        f"link between two processes: {link['bytes_per_s'] / 1e6:.0f} MB/s, {link['latency_s'] * 1e3:.2f} ms a message"
+    )
     asked = RanksAsked(2, link["bytes_per_s"], link["latency_s"], (1.0, 1.0), msg("measured"))
-    heads = {"micro-batches": 13, "1 x 2 threads": 14, "2 x 1 thread": 13, "plan": 9, "plan/seen": 9, "faster": 7, "comm": 8, "hidden": 7}
+    heads = {
+        "micro-batches": 13,
+        "1 x 2 threads": 14,
+        "2 x 1 thread": 13,
+        "plan": 9,
+        "plan/seen": 9,
+        "faster": 7,
+        "comm": 8,
+        "hidden": 7,
+    }
     print(" ".join(head.rjust(width) for head, width in heads.items()))
     for count in accumulations:
         job = {"kind": "train", "accumulation": count, "updates": updates}
@@ -66,8 +79,10 @@ def table(folder: Path, accumulations: list[int], updates: int) -> None:
         exposed_s = two["update_s"] - max(two["busy_s"])
         hidden = 1 - exposed_s / two["comm_s"] if two["comm_s"] else 0.0
         print(
-            f"{count:>13} {one['update_s'] * 1e3:>11.1f} ms {two['update_s'] * 1e3:>10.1f} ms {plan.update_s * 1e3:>6.1f} ms "
-            f"{plan.update_s / two['update_s']:>9.2f} {one['update_s'] / two['update_s']:>6.2f}x {two['comm_s'] * 1e3:>5.1f} ms "
+            f"{count:>13} {one['update_s'] * 1e3:>11.1f} ms {two['update_s'] * 1e3:>10.1f} ms "
+            f"{plan.update_s * 1e3:>6.1f} ms "
+            f"{plan.update_s / two['update_s']:>9.2f} {one['update_s'] / two['update_s']:>6.2f}x "
+            f"{two['comm_s'] * 1e3:>5.1f} ms "
             f"{hidden:>6.0%}",
             flush=True,
         )
@@ -82,10 +97,20 @@ def started(jobs: list[dict[str, Any]], threads: int, *, together: bool) -> list
     for number, job in enumerate(jobs):
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         if together:
-            environment |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(len(jobs)), "MASTER_ADDR": "127.0.0.1"}
+            environment |= {
+                "RANK": str(number),
+                "LOCAL_RANK": str(number),
+                "WORLD_SIZE": str(len(jobs)),
+                "MASTER_ADDR": "127.0.0.1",
+            }
             environment |= {"MASTER_PORT": str(port)}
         processes.append(
-            subprocess.Popen([sys.executable, __file__, "--worker", json.dumps(job)], env=environment, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, __file__, "--worker", json.dumps(job)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         )
     said = [process.communicate()[0] for process in processes]
     assert not any(process.returncode for process in processes), said
@@ -94,11 +119,13 @@ def started(jobs: list[dict[str, Any]], threads: int, *, together: bool) -> list
 
 def worker(job: dict[str, Any]) -> None:
     from nanolens.training.distributed.group import join
-    from nanolens.training.distributed.ranks import ALONE
+    from nanolens.training.distributed.ranks import SINGLE_PROCESS
 
-    ranks = join() or ALONE
+    group = join()
+    ranks = group or SINGLE_PROCESS
     found = measured_link(ranks.size) if job["kind"] == "link" else trained(job, ranks)
-    ranks.end()
+    if group is not None:
+        group.end()
     print(json.dumps(found))
 
 
@@ -116,10 +143,20 @@ def trained(job: dict[str, Any], ranks: Any) -> dict[str, Any]:
     from nanolens.training.loop import train
 
     config = Config(
-        **SIZE, gradient_accumulation_steps=job["accumulation"], max_iters=job["updates"], lr_decay_iters=job["updates"], warmup_iters=5,
-        eval_interval=10**6, eval_iters=1, device="cpu", dtype="float32", compile=False, sample_interval=0, checkpoint_interval=10**6,
+        **SIZE,
+        gradient_accumulation_steps=job["accumulation"],
+        max_iters=job["updates"],
+        lr_decay_iters=job["updates"],
+        warmup_iters=5,
+        eval_interval=10**6,
+        eval_iters=1,
+        device="cpu",
+        dtype="float32",
+        compile=False,
+        sample_interval=0,
+        checkpoint_interval=10**6,
         rank_timeout=120,
-    )  # fmt: skip
+    )
     tokens = np.random.default_rng(0).integers(0, 256, 200_000).astype(np.uint16)
     data = Dataset("random", Path("random"), tokens[:180_000], tokens[180_000:], 256, None, {})
     seen: list[StepTaken] = []
@@ -130,7 +167,10 @@ def trained(job: dict[str, Any], ranks: Any) -> dict[str, Any]:
 
     train(config, data, Path(job["run"]), listen, ranks=ranks)
     late = seen[len(seen) // 4 :]
-    found: dict[str, Any] = {"optimizer_s": optimizer_s(config, data) if ranks.size == 1 else 0.0, "parameters": parameters(config)}
+    found: dict[str, Any] = {
+        "optimizer_s": optimizer_s(config, data) if ranks.size == 1 else 0.0,
+        "parameters": parameters(config),
+    }
     if late:
         found["update_s"] = statistics.median(event.took_s for event in late)
         rows = [event.rank_busy_s or [event.took_s] for event in late]
@@ -140,8 +180,8 @@ def trained(job: dict[str, Any], ranks: Any) -> dict[str, Any]:
 
 
 def parameters(config: Any) -> int:
-    from nanolens.sizing import parameters as counted
-    from nanolens.sizing import shape_of
+    from nanolens.sizing.shape import parameters as counted
+    from nanolens.sizing.shape import shape_of
 
     return counted(shape_of(config, 256)).total
 
@@ -150,11 +190,13 @@ def optimizer_s(config: Any, data: Any) -> float:
     """Norm, clipping and the update itself, without gradients."""
     import torch
 
-    from nanolens.train.guards import clip, global_norm
     from nanolens.training.begin import Beginning
     from nanolens.training.setup import set_up
+    from nanolens.training.step import clip, global_norm
 
-    trainee = set_up(replace(config, max_iters=10), data, Beginning(None, False, None, ()), lambda event: None, None).trainee
+    trainee = set_up(
+        replace(config, max_iters=10), data, Beginning(None, False, None, ()), lambda event: None, None
+    ).trainee
     took = []
     for _ in range(8):
         for parameter in trainee.parameters:

@@ -1,10 +1,10 @@
 """What a tracker costs a training: `python bench/trackers.py [--preset=quickstart] [--with=tensorboard,wandb,trackio]`.
 
-Runs the preset with a W&B that sleeps 10 seconds in every call, with one that raises in every call, and with the libraries themselves where
-asked. Told is all the processor time that the tracker took while the training went on: that of its process, and of its listener in the
-training's process, as a share of the training's wall time. That is more than it can have cost, for it counts as if the training had been
-able to use every one of these moments; two runs compared by the clock differ by several percent without any tracker on a machine like ours.
-"""
+Runs the preset with a W&B that sleeps 10 seconds in every call, with one that raises in every call, and with the
+libraries themselves where asked. Told is all the processor time that the tracker took while the training went on: that
+of its process, and of its listener in the training's process, as a share of the training's wall time. That is more than
+it can have cost, for it counts as if the training had been able to use every one of these moments; two runs compared by
+the clock differ by several percent without any tracker on a machine like ours."""
 
 from __future__ import annotations
 
@@ -73,11 +73,18 @@ def main() -> None:
 def told(kind: str, preset: str, root: Path) -> None:
     environment = {**os.environ, "WANDB_MODE": "offline", "TRACKIO_DIR": str(root / "trackio")}
     if kind in ("sleeps", "raises"):
-        environment |= {"FAKE": kind, "PYTHONPATH": os.pathsep.join([str(root / "fake"), os.environ.get("PYTHONPATH", "")])}
+        environment |= {
+            "FAKE": kind,
+            "PYTHONPATH": os.pathsep.join([str(root / "fake"), os.environ.get("PYTHONPATH", "")]),
+        }
     tracker, folder = {"sleeps": "wandb", "raises": "wandb"}.get(kind, kind), root / kind
     words = ["train", preset, f"--trackers={tracker}", f"--out_dir={folder}", "--view=lines"]
     training = subprocess.Popen(
-        [sys.executable, "-c", TRAINING, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", TRAINING, *words],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     seen_s: dict[int, float] = {}
     watcher = threading.Thread(target=watch, args=(training, seen_s))
@@ -91,7 +98,11 @@ def told(kind: str, preset: str, root: Path) -> None:
     at_s = {event["event"]: event["at_s"] for event in events}
     wall_s = at_s["run_ended"] - at_s["run_started"]
     share = (sum(seen_s.values()) + listener_s) / wall_s
-    print(f"{kind}: process {sum(seen_s.values()):.2f} s, listener {listener_s:.3f} s, training {wall_s:.1f} s: {share:.2%}", flush=True)
+    print(
+        f"{kind}: process {sum(seen_s.values()):.2f} s, listener {listener_s:.3f} s, training {wall_s:.1f} s: "
+        f"{share:.2%}",
+        flush=True,
+    )
 
 
 def watch(training: subprocess.Popen, seen_s: dict[int, float]) -> None:

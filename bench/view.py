@@ -2,8 +2,8 @@
 
     python bench/view.py [--seconds=60] [--preset=quickstart]
 
-Turns of two seconds, so that whatever else the machine does falls on both alike. The view draws 120 x 40 characters that nobody reads.
-"""
+Turns of two seconds, so that whatever else the machine does falls on both alike. The view draws 120 x 40 characters
+that nobody reads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--preset", default="quickstart")
     given = parser.parse_args()
-    from nanolens.api.training import plan_job, run_job
+    from nanolens.session.job import plan_job, run_job
 
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        settings = [("out_dir", str(run)), ("max_iters", "1000000"), ("eval_interval", "1000000"), ("sample_interval", "0")]
+        settings = [
+            ("out_dir", str(run)),
+            ("max_iters", "1000000"),
+            ("eval_interval", "1000000"),
+            ("sample_interval", "0"),
+        ]
         turns = Turns(given.seconds, run)
         run_job(plan_job(given.preset, settings), lambda progress, where: [turns.view(progress)])
     report(turns)
@@ -55,8 +60,8 @@ class Turns:
         return self
 
     def __call__(self, event) -> None:
+        from nanolens.record import STOP_FILE
         from nanolens.record.events import StepTaken
-        from nanolens.record.layout import STOP_FILE
 
         self.live(event)
         if isinstance(event, StepTaken):
@@ -84,13 +89,21 @@ def report(turns: Turns) -> None:
     for at_s, took_s in turns.steps[10:]:
         by_turn.setdefault(int((at_s - turns.started_at_s) / TURN_S), []).append(took_s)
     ratios = [
-        statistics.mean(by_turn[k + 1]) / statistics.mean(by_turn[k]) for k in sorted(by_turn) if k % 2 == 0 and k + 1 in by_turn
-    ]  # fmt: skip
+        statistics.mean(by_turn[k + 1]) / statistics.mean(by_turn[k])
+        for k in sorted(by_turn)
+        if k % 2 == 0 and k + 1 in by_turn
+    ]
     drawn_s = sum(took for at, took in turns.steps if turns.is_on(at))
     print(f"{len(turns.steps)} steps, {len(ratios)} pairs of turns")
-    print(f"drawing took {turns.spent_s:.3f} s of CPU time within {drawn_s:.1f} s of training: {turns.spent_s / drawn_s:.2%} of one core")
+    print(
+        f"drawing took {turns.spent_s:.3f} s of CPU time within {drawn_s:.1f} s of training: "
+        f"{turns.spent_s / drawn_s:.2%} of one core"
+    )
     spread = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
-    print(f"step time with the view / without: median {statistics.median(ratios):.4f}, mean {statistics.mean(ratios):.4f} ± {spread:.4f}")
+    print(
+        f"step time with the view / without: median {statistics.median(ratios):.4f}, mean "
+        f"{statistics.mean(ratios):.4f} ± {spread:.4f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The only error that a user is meant to read: one or more faults, each with what is wrong, where it came from and how to mend it."""
+"""The only error that a user is meant to read: one or more faults, each with what is wrong, where, and a fix."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nanolens.message import Message, msg
 @dataclass(frozen=True)
 class Fault:
     what: Message
-    where: Message | None = None
+    where: Message | str | None = None  # a str is what was typed: an option, a path, a line of a file
     fix: Message | None = None
 
 
 class UserError(Exception):
-    """Raised with every fault that was found, so that a user mends a config once and not five times."""
+    """Raised with every fault that was found, so that a user fixes a config once and not five times."""
 
     exit_code = 1
 
@@ -28,14 +28,13 @@ class UserError(Exception):
         super().__init__("; ".join(str(fault.what) for fault in faults))
 
 
-def fault(what: Message, *, where: Message | None = None, fix: Message | None = None) -> UserError:
+def fault(what: Message, *, where: Message | str | None = None, fix: Message | None = None) -> UserError:
     """A UserError of one fault, for the common `raise fault(...)`."""
     return UserError(Fault(what, where, fix))
 
 
 def raise_if_any(faults: Iterable[Fault]) -> None:
-    found = tuple(faults)
-    if found:
+    if found := tuple(faults):
         raise UserError(*found)
 
 
@@ -46,7 +45,5 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as missing:
         if missing.name != module.split(".")[0]:
             raise  # it is there; something that it needs is not
-        raise fault(
-            msg("{module:code} is not installed", module=module),
-            fix=msg("run {command:code}", command=f"pip install 'nanolens[{extra}]'"),
-        ) from None
+        fix = msg("run {command:code}", f"pip install 'nanolens[{extra}]'")
+        raise fault(msg("{module:code} is not installed", module), fix=fix) from None

@@ -1,22 +1,24 @@
-"""The one place that writes to disk for keeps: whole or not at all, synced, checksummed, and never more than the disk has room for.
+"""The one place that writes to disk for keeps: whole or not at all, synced, checksummed, and never more than the disk
+has room for.
 
-After a crash, a kill or a full disk a path is either as it was before or as it should be. Everything is first written beside its
-place under a name that starts with `.new-`, synced, and then renamed, which the operating system does in one step.
-"""
+After a crash, a kill or a full disk a path is as it was before or as it should be. Everything is first written beside
+its place under a name that starts with `.new-`, synced, and renamed in one step of the operating system."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from nanolens.errors import fault
 from nanolens.message import msg
@@ -35,53 +37,46 @@ def write_whole(path: Path, payload: bytes | str) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file to write into; it takes `path`'s place when the block ends well, and is removed when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
-    try:
-        with open(fresh, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-        sync_folder(path.parent)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    """A binary file to write into; it takes `path`'s place when the block ends well, and else is removed."""
+    with written_beside(path) as fresh, open(fresh, "wb") as file:
+        yield file
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, facts: Mapping[str, object] | None = None, known: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """A fresh folder to fill; when the block ends well it gets a manifest of what is in it, is synced, and becomes `path`.
+def whole_folder(path: Path, facts: Mapping[str, object], known: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """A fresh folder to fill; when the block ends well it gets a manifest of what is in it and becomes `path`, whatever
+    was there before. Files whose sha256 the block puts into `known` are not read again."""
+    with written_beside(path) as fresh:
+        fresh.mkdir()
+        yield fresh
+        seal(fresh, facts, known)
 
-    An existing `path` is replaced: both folders exchange their names in one step, so there is no moment without a whole one. `known` may
-    be filled in the block with the sha256 of files that were hashed while they were written, so that they need not be read again.
-    """
+
+@contextlib.contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """A name beside `path` for a file or folder, which becomes `path` when the block ends well, and else is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
+    _remove(fresh)
     try:
         yield fresh
-        seal(fresh, facts or {}, known)
-        if not path.exists():
-            os.rename(fresh, path)
+        sync(fresh)
+        if fresh.is_file() or not path.exists():
+            os.replace(fresh, path)
         elif not exchange(fresh, path):
-            # Not in one step here. A kill between these two leaves the old one under its other name, and `remove_unfinished` puts it back.
+            # A kill between these two leaves the old one under its other name; `remove_unfinished` puts it back.
             old = path.with_name(f"{UNFINISHED}{os.getpid()}{OLD}{path.name}")
             os.rename(path, old)
             os.rename(fresh, path)
-            sync_folder(path.parent)
-            shutil.rmtree(old, ignore_errors=True)
-        sync_folder(path.parent)
-        shutil.rmtree(fresh, ignore_errors=True)  # what `path` was, where they were exchanged
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
+            sync(path.parent)
+            _remove(old)
+        sync(path.parent)
+    finally:
+        _remove(fresh)  # also what `path` was, where they were exchanged
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Lets two folders swap their names in one step of the operating system (Linux, macOS); False where that is not to be had."""
+    """Lets two folders swap names in one step, with no moment without a whole one; False where that cannot be done."""
     name, flag = {"linux": ("renameat2", 2), "darwin": ("renameatx_np", 2)}.get(sys.platform, ("", 0))
     try:
         swap = getattr(ctypes.CDLL(None, use_errno=True), name)
@@ -96,12 +91,11 @@ def seal(folder: Path, facts: Mapping[str, object], known: Mapping[str, str] | N
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
-            sync_file(path)
+            sync(path)
             name = path.relative_to(folder).as_posix()
             files[name] = {"bytes": path.stat().st_size, "sha256": (known or {}).get(name) or sha256_of(path)}
     manifest = {**facts, "files": files}
     write_whole(folder / MANIFEST, json.dumps({**manifest, SEAL: _digest(manifest)}, indent=1))
-    sync_folder(folder)
 
 
 @dataclass(frozen=True)
@@ -116,15 +110,12 @@ class Damage:
 
 def read_manifest(folder: Path) -> dict | None:
     """The manifest, or None where there is none that can be read."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        return manifest if isinstance(manifest.get("files"), dict) else None
-    except (OSError, ValueError, AttributeError):
-        return None
+    manifest = read_json(folder / MANIFEST) or {}
+    return manifest if isinstance(manifest.get("files"), dict) else None
 
 
 def damage(folder: Path, *, contents: bool = True) -> list[Damage]:
-    """What is wrong with a sealed folder; an empty list when each byte is as it was written. `contents=False` only compares sizes."""
+    """What is wrong with a sealed folder; nothing if each byte is as written. `contents=False` only compares sizes."""
     manifest = read_manifest(folder)
     if manifest is None:
         return [Damage(MANIFEST, "missing")]
@@ -153,42 +144,82 @@ def _digest(manifest: Mapping[str, object]) -> str:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Clears what a killed process left half-written in `folder`. Only for folders that no other process is writing to."""
+    """Clears what a killed process left half-written in `folder`, which no other process may be writing to."""
     for old in folder.glob(f"{UNFINISHED}*{OLD}*"):
         place = folder / old.name.split(OLD, 1)[1]
         if not place.exists():
             os.rename(old, place)
     for left in folder.glob(f"{UNFINISHED}*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        _remove(left)
 
 
-def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sha256_of(path: Path, is_over: threading.Event | None = None) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-            if progress:
-                progress(len(block))
+            if is_over is not None and is_over.is_set():
+                raise InterruptedError
     return digest.hexdigest()
 
 
-def sync_file(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable. Windows has no such call and does not need it."""
-    if os.name == "nt":
+def sync(path: Path) -> None:
+    """Makes a file durable, or the names in a folder. Windows has no such call for folders and does not need it."""
+    if os.name == "nt" and path.is_dir():
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Locks a file for this process until the block or the process ends; False where another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = _open_locked(path)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            with contextlib.suppress(OSError):  # Windows removes no open file; it may stay
+                path.unlink()
+            os.close(handle)
+
+
+def _open_locked(path: Path) -> int | None:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if not _lock(handle):
+            os.close(handle)
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        os.close(handle)  # whoever had it has removed it between the two calls
+
+
+def _lock(handle: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)  # a file system that has no locks refuses nobody
+    return True
 
 
 def free_bytes(path: Path) -> int:
@@ -202,11 +233,8 @@ def require_free_space(path: Path, needed: int, purpose: str) -> None:
     """Refuses before the work starts rather than after an hour of it."""
     free = free_bytes(path.absolute())
     if free < needed:
-        raise fault(
-            msg("{purpose} needs {needed:bytes} and the disk has {free:bytes} left", purpose=purpose, needed=needed, free=free),
-            where=msg("{path:code}", path=str(path)),
-            fix=msg("free some space, or choose a folder on another disk"),
-        )
+        what = msg("{purpose} needs {needed:bytes} and the disk has {free:bytes} left", purpose, needed, free)
+        raise fault(what, where=str(path), fix=msg("free some space, or choose a folder on another disk"))
 
 
 def cache_folder() -> Path:
@@ -220,3 +248,24 @@ def cache_folder() -> Path:
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "nanolens"
+
+
+def answer_file(kind: str, question: object) -> Path:
+    """Where the cache keeps the answer to a question."""
+    key = hashlib.sha256(json.dumps(question, sort_keys=True, default=str).encode()).hexdigest()[:24]
+    return cache_folder() / kind / f"{key}.json"
+
+
+def remember(path: Path, answer: object) -> None:
+    """A cache that cannot be written is done without."""
+    with contextlib.suppress(OSError):
+        write_whole(path, json.dumps(answer))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+        return found if isinstance(found, dict) else None
+    except (OSError, ValueError):
+        return None

@@ -22,6 +22,7 @@ def shakespeare() -> Path:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's cache; one cache serves the whole session, so that a corpus is prepared once."""
+    """No test reads or writes the user's cache; one cache serves the whole session, so that a corpus is prepared
+    once."""
     monkeypatch.setenv("NANOLENS_CACHE", str(tmp_path_factory.getbasetemp() / "nanolens-cache"))
     monkeypatch.setenv("LC_ALL", "C.UTF-8")

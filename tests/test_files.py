@@ -28,7 +28,10 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path):
 def test_a_killed_write_leaves_the_old_file(tmp_path: Path):
     path = tmp_path / "a.txt"
     files.write_whole(path, "old")
-    code = f"import os\nfrom pathlib import Path\nfrom nanolens import files\nwith files.whole_file(Path({str(path)!r})) as f:\n    f.write(b'half'); f.flush(); os._exit(9)"
+    code = (
+        f"import os\nfrom pathlib import Path\nfrom nanolens import files\nwith "
+        f"files.whole_file(Path({str(path)!r})) as f:\n    f.write(b'half'); f.flush(); os._exit(9)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 9
     assert path.read_text() == "old"
     files.remove_unfinished(tmp_path)
@@ -45,9 +48,9 @@ def test_a_folder_appears_whole_with_its_manifest(tmp_path: Path):
 
 def test_a_folder_replaces_another_only_when_it_is_whole(tmp_path: Path):
     for text in ("old", "new"):
-        with files.whole_folder(tmp_path / "x") as fresh:
+        with files.whole_folder(tmp_path / "x", {}) as fresh:
             (fresh / "w").write_text(text)
-    with pytest.raises(RuntimeError), files.whole_folder(tmp_path / "x") as fresh:
+    with pytest.raises(RuntimeError), files.whole_folder(tmp_path / "x", {}) as fresh:
         (fresh / "w").write_text("half")
         raise RuntimeError
     assert (tmp_path / "x" / "w").read_text() == "new"
@@ -55,14 +58,16 @@ def test_a_folder_replaces_another_only_when_it_is_whole(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["exchanged", "renamed twice"])
-def test_a_kill_while_a_folder_is_replaced_leaves_a_whole_one(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_kill_while_a_folder_is_replaced_leaves_a_whole_one(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The process ends before each rename in turn; whatever it left, the old or the new folder is there and whole."""
     if kind == "exchanged" and sys.platform not in ("linux", "darwin"):
         pytest.skip("this system cannot exchange two names")
     seen = set()
     for killed_at in range(4):
         place = tmp_path / f"{killed_at}" / "x"
-        with files.whole_folder(place) as fresh:
+        with files.whole_folder(place, {}) as fresh:
             (fresh / "w").write_text("old")
         calls = iter(range(100))
 
@@ -82,7 +87,7 @@ def test_a_kill_while_a_folder_is_replaced_leaves_a_whole_one(kind: str, tmp_pat
             patch.setattr(os, "rename", dies(os.rename))
             patch.setattr(files.shutil, "rmtree", lambda *_, **__: None)  # a killed process tidies nothing up
             try:
-                with files.whole_folder(place) as fresh:
+                with files.whole_folder(place, {}) as fresh:
                     (fresh / "w").write_text("new")
             except Killed:
                 seen.add(killed_at)
@@ -99,7 +104,7 @@ def test_each_flipped_bit_is_noticed(at: int, bit: int):
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "x"
-        with files.whole_folder(folder) as fresh:
+        with files.whole_folder(folder, {}) as fresh:
             (fresh / "w").write_bytes(bytes(range(40)))
         content = bytearray((folder / "w").read_bytes())
         content[at] ^= 1 << bit
@@ -108,13 +113,17 @@ def test_each_flipped_bit_is_noticed(at: int, bit: int):
 
 
 def test_missing_cut_and_foreign_files_are_noticed(tmp_path: Path):
-    with files.whole_folder(tmp_path / "x") as fresh:
+    with files.whole_folder(tmp_path / "x", {}) as fresh:
         for name in "abc":
             (fresh / name).write_text("content of " + name)
     (tmp_path / "x" / "a").unlink()
     (tmp_path / "x" / "b").write_text("cont")
     (tmp_path / "x" / "c").write_text("content of a")
-    assert {found.file: found.problem for found in files.damage(tmp_path / "x")} == {"a": "missing", "b": "size", "c": "content"}
+    assert {found.file: found.problem for found in files.damage(tmp_path / "x")} == {
+        "a": "missing",
+        "b": "size",
+        "c": "content",
+    }
     (tmp_path / "x" / files.MANIFEST).write_text("{")
     assert [found.problem for found in files.damage(tmp_path / "x")] == ["missing"]
 

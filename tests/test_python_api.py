@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,8 @@ import pytest
 
 import nanolens
 from nanolens.cli import main
-
-sys.path.insert(0, str(Path(__file__).parent / "trackers"))
-import made
+from nanolens.cli.arguments import Parser, command_table
+from tests.trackers import made
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_a_run_is_also_the_log_of_another_trainer(runs: Path):
     assert len(log.findings()) and log.explain().data()
     with pytest.raises(nanolens.UserError, match="is a log, not a run folder"):
         log.folder  # noqa: B018
-    with pytest.raises(nanolens.UserError, match="there is no run nothing"):
+    with pytest.raises(nanolens.UserError, match="there is no run named nothing"):
         nanolens.Run("nothing")
 
 
@@ -62,15 +61,21 @@ def test_tables(runs: Path):
     assert list(run.steps.to_pandas()["step"]) == list(range(1, 31))
     assert list(run.frame("evals")["val"]) == run.evals.val.tolist()
     both = run.to_pandas()
-    assert list(both.index) == list(range(31)) and both.loc[20, "val"] == run.evals.val[2] and both.loc[20, "loss"] == run.steps.loss[19]
+    assert (
+        list(both.index) == list(range(31))
+        and both.loc[20, "val"] == run.evals.val[2]
+        and both.loc[20, "loss"] == run.steps.loss[19]
+    )
 
 
 @pytest.mark.parametrize("command", ["diagnose", "explain", "forecast"])
 def test_an_answer_is_what_the_command_prints(command: str, runs: Path):
     told = getattr(nanolens, command)(nanolens.Run("one"))
     assert str(told) == printed(command, "one").rstrip()
-    assert json.dumps(told.data(), sort_keys=True) == json.dumps(json.loads(printed(command, "one", "--format=json")), sort_keys=True)
-    assert told._repr_markdown_().rstrip() == printed(command, "one", "--format=md").rstrip()
+    assert json.dumps(told.data(), sort_keys=True) == json.dumps(
+        json.loads(printed(command, "one", "--format=json")), sort_keys=True
+    )
+    assert told.markdown().rstrip() == printed(command, "one", "--format=md").rstrip()
     assert told.text("hi") != told.text("en")
 
 
@@ -85,7 +90,9 @@ def test_a_comparison_and_a_plan(runs: Path):
 
 def test_findings_are_a_sequence_that_can_be_read(runs: Path):
     found = nanolens.Run("one").findings()
-    assert [finding.code for finding in found] == found.codes and found[0].code == found.codes[0] and len(found[:1]) == 1
+    assert (
+        [finding.code for finding in found] == found.codes and found[0].code == found.codes[0] and len(found[:1]) == 1
+    )
     assert found.codes[0] in str(found) and str(found) == repr(found)
 
 
@@ -100,3 +107,30 @@ def test_every_name_is_there_and_documented():
     for name in nanolens.__all__:
         assert getattr(nanolens, name) is not None
         assert name in page, name
+
+
+def test_a_quiet_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from nanolens.record import events as e
+    from nanolens.record.write import write_run_file
+    from nanolens.training import loop
+
+    def fails(config: object, dataset: object, run: Path, emit: object, **more: object) -> loop.TrainingOutcome:
+        write_run_file(run, {"config": {"max_iters": 5}})
+        emit(e.RunStarted(step=0))
+        emit(e.RunEnded(step=3, why="failed", because="there is not enough memory"))
+        nan = float("nan")
+        return loop.TrainingOutcome(run, 3, "failed", None, None, nan, nan, nan, 0, "", {}, 1.0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loop, "train", fails)
+    with pytest.raises(RuntimeError, match="runs/quickstart-1: there is not enough memory"):
+        nanolens.train("quickstart", quiet=True)
+
+
+def test_every_command_is_a_function_with_the_commands_options():
+    elsewhere = {"lang", "help", "format", "json", "overrides", "command", "view", "detach", "devices", "max_restarts"}
+    of_the_terminal = {"diagnose": {"why"}, "dashboard": {"no_browser"}, "sample": {"runs", "out_dir"}, "train": set()}
+    for name in command_table():
+        function = getattr(nanolens, "import_" if name == "import" else name)
+        options = {action.dest for action in Parser(name)._actions} - elsewhere - of_the_terminal.get(name, set())
+        assert options <= set(inspect.signature(function).parameters), name

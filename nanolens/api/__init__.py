@@ -1,80 +1,231 @@
-"""The Python API: what the commands do, as functions. docs/python.md shows each of them at work.
+"""The Python API: a function for each command, with the command's options as its arguments. Those that only read are
+here, those that train, measure or convert in `training`, and `Run` in `run`.
 
-    import nanolens
-
-    run = nanolens.train("quickstart", max_iters=200)     # the settings of `nanolens train`, by name
-    run.steps.loss, run.evals.val                           # columns (numpy); run.steps.to_pandas() as a DataFrame
-    run.findings()                                          # what `nanolens diagnose` says
-    nanolens.Run("runs/quickstart-1")                      # any run folder, its name below runs/, or the log of any trainer
-    nanolens.load("quickstart-1").generate("def ", max_new_tokens=100)
-    nanolens.compare("quickstart-1", "quickstart-2")       # and diagnose, explain, forecast, plan, send
-    nanolens.start_run(config={"batch_size": 12})          # the same record from a loop that is not ours:
-    nanolens.log(step=1, loss=4.17)                        # nanolens.end_run() is called by itself at the end
-
-Nothing here imports torch until it is needed.
+    answer = nanolens.compare("first", "second")
+    print(answer)             # what the command prints; a notebook shows it as a page
+    answer.value              # the answer itself: `comparison.Comparison`
+    answer.data()             # plain dicts and numbers, as `--json` gives them
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from nanolens import files
+from nanolens.config.fields import as_text
+from nanolens.errors import fault
+from nanolens.message import Message, msg
+from nanolens.record import RUNS
+from nanolens.record.store import run_folder, source_name
+from nanolens.show.answer import Answer
+from nanolens.show.document import Block, Part, Text
 
 if TYPE_CHECKING:
-    from nanolens.api.answers import compare as compare
-    from nanolens.api.answers import diagnose as diagnose
-    from nanolens.api.answers import explain as explain
-    from nanolens.api.answers import forecast as forecast
-    from nanolens.api.answers import plan as plan
-    from nanolens.api.run import Run as Run
-    from nanolens.api.run import train as train
-    from nanolens.errors import UserError as UserError
-    from nanolens.loaded import Model as Model
-    from nanolens.loaded import load as load
-    from nanolens.record.write import end_run as end_run
-    from nanolens.record.write import log as log
-    from nanolens.record.write import start_run as start_run
-    from nanolens.trackers.sender import send as send
+    from nanolens.api.run import Run
+    from nanolens.comparison import Comparison
+    from nanolens.comparison.verdict import Verdict
+    from nanolens.diagnosis import Diagnosis
+    from nanolens.explanation.glossary import Term
+    from nanolens.explanation.pick import Explanation
+    from nanolens.forecasting import Forecast, Refusal
+    from nanolens.record.progress import Glance
+    from nanolens.record.run import RunRecord
 
-_HOMES = {
-    "train": "nanolens.api.run",
-    "Run": "nanolens.api.run",
-    "load": "nanolens.loaded",
-    "Model": "nanolens.loaded",
-    "compare": "nanolens.api.answers",
-    "diagnose": "nanolens.api.answers",
-    "explain": "nanolens.api.answers",
-    "forecast": "nanolens.api.answers",
-    "plan": "nanolens.api.answers",
-    "send": "nanolens.trackers.sender",
-    "log": "nanolens.record.write",
-    "start_run": "nanolens.record.write",
-    "end_run": "nanolens.record.write",
-    "UserError": "nanolens.errors",
-}
-__all__ = [
-    "Model",
-    "Run",
-    "UserError",
-    "compare",
-    "diagnose",
-    "end_run",
-    "explain",
-    "forecast",
-    "load",
-    "log",
-    "plan",
-    "send",
-    "start_run",
-    "train",
-]
+Value = TypeVar("Value")
+Target: TypeAlias = "str | Path | Run"
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+def diagnose(
+    target: Target | None = None,
+    *,
+    config: str | None = None,
+    hardware: str | None = None,
+    plan: bool = False,
+    **known: object,
+) -> Answer[Diagnosis]:
+    """What is wrong with a run, or with the log of any trainer, how sure that is, and what to change. `plan` adds the
+    run against what `nanolens plan` expected of the same settings, where it was asked."""
+    record = open_target(target, config, hardware, **known)
+    if not plan:
+        return diagnosis_answer(record)
+    from nanolens.planning.question import planned_for
+    from nanolens.planning.words import against_plan
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return diagnosis_answer(record, against_plan(planned_for(record)))
 
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+def diagnosis_answer(record: RunRecord, more: Iterable[Part] = ()) -> Answer[Diagnosis]:
+    from nanolens.diagnosis import diagnose as diagnosis_of
+    from nanolens.diagnosis.words import answer_of
+
+    return answer_of(diagnosis_of(record), more)
+
+
+def explain(
+    target: Target | None = None,
+    *,
+    term: str | None = None,
+    config: str | None = None,
+    hardware: str | None = None,
+    **known: object,
+) -> Answer[Explanation] | Answer[Term]:
+    """Each number of a run, a log or a config, and the story of the run; with `term`, one term of the glossary."""
+    from nanolens.explanation.subject import ExplainTarget, explained, term_of
+    from nanolens.explanation.words import answer_of, term_answer
+
+    subject = ExplainTarget(None if target is None else named(target), config, hardware, options_of(known))
+    if term:
+        return term_answer(term_of(term, subject))
+    if target is None and config is None:
+        fix = msg("give a run, a log, a config, a preset, {dash:code} for a pipe, or {term:code}", "-", "--term=mfu")
+        raise fault(msg("nothing to explain was given"), fix=fix)
+    return answer_of(explained(subject))
+
+
+def compare(
+    *runs: Target,
+    against: Sequence[Target] = (),
+    config: Sequence[str] = (),
+    hardware: Sequence[str] = (),
+    rescore: bool = False,
+    out: str | None = None,
+    lang: str = "en",
+    **known: object,
+) -> Answer[Comparison]:
+    """Which of these runs is better, on which axis, and whether that is more than noise; or why it cannot be decided.
+
+    `against` makes two groups of repeats. `rescore` evaluates the checkpoints of all of them again, on the same text.
+    `out` is a picture of the curves."""
+    from nanolens.comparison import comparison_of
+    from nanolens.comparison.words import answer_of, panels_of
+    from nanolens.show.plots import picture, require_picture_name
+
+    form = require_picture_name(out)
+    one, other = [named(run) for run in runs], [named(run) for run in against]
+    rescored: tuple[Verdict, ...] = ()
+    if rescore:
+        from nanolens.comparison.rescore import rescore as evaluated_again
+
+        rescored = evaluated_again(one, other)
+    found = comparison_of(one, other, config, hardware, options_of(known), rescored)
+    if out:
+        files.write_whole(Path(out), picture(panels_of(found, lang), form))
+    return answer_of(found)
+
+
+def forecast(
+    run: Target,
+    at: int | str | None = None,
+    *,
+    config: str | None = None,
+    out: str | None = None,
+    lang: str = "en",
+    **known: object,
+) -> Answer[Forecast | Refusal]:
+    """Where the curve is going, with an interval, or why that cannot be predicted. `at` is a step, or so many tokens
+    ("500Mtok"); `out` is a picture of it."""
+    from nanolens.forecasting import Forecast, step_named
+    from nanolens.forecasting import forecast as forecast_of
+    from nanolens.forecasting.words import answer_of, panels_of
+    from nanolens.show.plots import picture, require_picture_name
+
+    form = require_picture_name(out)
+    record = open_target(run, config, None, **known)
+    found = forecast_of(record, None if at is None else step_named(str(at), record))
+    if out and isinstance(found, Forecast):
+        files.write_whole(Path(out), picture(panels_of(found, record, lang), form))
+    return answer_of(found, record)
+
+
+def report(
+    run: Target,
+    out: str | None = None,
+    *,
+    config: str | None = None,
+    hardware: str | None = None,
+    lang: str = "en",
+    **known: object,
+) -> Answer[Path]:
+    """The page of a run or a log as one file that opens anywhere; `out` is the run's name with .html unless given."""
+    from nanolens.page.report import report as page_of
+
+    record = open_target(run, config, hardware, **known)
+    path, body = out or f"{source_name(None, record.name)}.html", page_of(record, lang)
+    words = msg("{file:code}: {size:bytes}; it opens from disk and needs no network", path, len(body))
+    return _file_answer(path, body, words)
+
+
+def plot(
+    *runs: Target,
+    out: str | None = None,
+    x: str = "step",
+    log_x: bool = False,
+    log_y: bool = False,
+    smooth: int | None = None,
+    title: str = "",
+    lang: str = "en",
+) -> Answer[Path]:
+    """The loss of one or more runs as a picture: PNG, SVG or PDF, by the ending of `out` (default: loss.png)."""
+    from nanolens.show.plots import loss_picture, require_picture_name
+
+    path = out or "loss.png"
+    form = require_picture_name(path)
+    records = [open_target(run) for run in runs]
+    body = loss_picture(records, form, x=x, log_x=log_x, log_y=log_y, smooth=smooth, title=title, lang=lang)
+    return _file_answer(path, body, msg("{file:code}: {size:bytes}", path, len(body)))
+
+
+def runs(folder: str | Path | None = None) -> Answer[list[Glance]]:
+    """The runs below `runs/` or another folder: progress, loss, speed."""
+    from nanolens.record.progress import glances
+    from nanolens.show.runs import runs_answer
+
+    return runs_answer(glances(Path(folder) if folder else None), str(folder or RUNS))
+
+
+def dashboard(
+    folder: str | Path | None = None,
+    *,
+    port: int | None = None,
+    lang: str = "en",
+    on_ready: Callable[[str], None] = print,
+) -> None:
+    """Serves the local page of your runs until interrupted; `on_ready` gets its address."""
+    from nanolens.page.server import serve
+
+    root = Path(folder) if folder else None
+    if root is not None and not root.is_dir():
+        root = run_folder(str(root)) or root
+    if root is not None and not root.is_dir():
+        what = msg("there is no folder named {folder:code}", str(folder))
+        raise fault(what, fix=msg("name the folder that contains your runs"))
+    serve(root, port, lang, on_ready)
+
+
+def named(target: Target) -> str:
+    """What the command line would say."""
+    return str(getattr(target, "source", target))
+
+
+def open_target(
+    target: Target | None, config: str | None = None, hardware: str | None = None, **known: object
+) -> RunRecord:
+    from nanolens.logs.open import open_run
+
+    return open_run(None if target is None else named(target), config, hardware, options_of(known))
+
+
+def options_of(known: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [(key, as_text(value)) for key, value in known.items()]
+
+
+def _file_answer(path: str, body: bytes, words: Message) -> Answer[Path]:
+    files.write_whole(Path(path), body)
+    return lines_answer(Path(path), words, data={"file": path, "bytes": len(body)})
+
+
+def lines_answer(value: Value, *lines: Text, data: Mapping[str, object], exit_code: int = 0) -> Answer[Value]:
+    """An answer of a few lines."""
+    return Answer(value, lambda: [Block(line, "literal") for line in lines], lambda lang: data, exit_code)

@@ -1,240 +1,347 @@
-"""From a preset's name to a finished, diagnosed run: settings, dataset, run folder, listeners, the loop, and a look at its own record.
-
-`plan_job` finds every mistake that can be found before anything is written; `run_job` trains. The command line and `nanolens.train` are
-both thin layers over these two.
-"""
+"""The functions of the Python API that train a model, measure this machine, or turn data and models into files."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
-from nanolens.api.origins import initial_weights, run_named, settings_of_run, take_over, with_shape_of
-from nanolens.api.ranks import ranks_here
-from nanolens.api.tuning import with_answer
-from nanolens.config.fields import settings as all_settings
-from nanolens.config.load import load
-from nanolens.config.preset import Preset, named_preset
-from nanolens.config.settings import Settings
-from nanolens.errors import fault
+from nanolens.api import Target, lines_answer, named, options_of
+from nanolens.api.run import Run
 from nanolens.message import Message, msg
-from nanolens.record.layout import OWN_MODEL, RUN_FILE, RUNS, is_run
-from nanolens.record.progress import Progress, about_run
-from nanolens.record.store import choose_folder, claim_folder, resumed_if_begun, source_name
-from nanolens.trackers.live import check_trackers, told_of, tracking
+from nanolens.record import step_of
+from nanolens.record.store import RunAt, as_typed, find_checkpoint, find_run
+from nanolens.show.answer import Answer
+from nanolens.show.document import Text
 
 if TYPE_CHECKING:
-    from nanolens.facts.finding import Finding
-    from nanolens.session.listeners import Listener, Trouble
-    from nanolens.training.distributed.ranks import Ranks
+    from nanolens.convert.exporting import Exported
+    from nanolens.convert.importing import Imported
+    from nanolens.data.prepare import Prepared
+    from nanolens.data.prepare.pipeline import OnProgress
+    from nanolens.measure.selftest import Check, Report
+    from nanolens.measure.sweep import SweepResult
+    from nanolens.measure.tune import Tuned
+    from nanolens.planning import Plan
+    from nanolens.probing import ProbePlan
+    from nanolens.probing.judge import ProbeAnswer
+    from nanolens.record.events import Event
+    from nanolens.record.progress import Progress
+    from nanolens.training.checkpoint import Checked
 
-DEFAULT_PRESET = "quickstart"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run that has not begun."""
-
-    settings: Settings
-    name: str  # what the run folder is called after
-    preset: Preset | None = None
-    notes: tuple[Message, ...] = ()
-
-
-@dataclass(frozen=True)
-class Ended:
-    folder: Path
-    outcome: Any  # train.loop.Outcome
-    progress: Progress
-    findings: Sequence[Finding] = ()
-    troubles: Sequence[Trouble] = ()
-    notes: tuple[Message, ...] = ()
-    preset: Preset | None = None
+Tell: TypeAlias = "Callable[[Message], None]"
 
 
-def plan_job(
-    source: str | None = None, overrides: Sequence[tuple[str, str]] = (), tell: Callable[[Message], None] = lambda message: None
-) -> Job:
-    """Reads the settings. Without a source: the quickstart; or, when resuming, what the run itself was started with. `tell` hears of
-    measurements that `batch_size = auto` asks for."""
-    overrides = resumed_if_begun(overrides)
-    given = dict(overrides)
-    if source is None and given.get("init_from") == "resume":
-        named = ("init_from", "out_dir", "data_order", "dataset", "seed")
-        take_over(load(None, [(key, value) for key, value in overrides if key in named]))
-        settings = with_answer(_recorded_settings(given.get("out_dir", "auto"), overrides), tell)
-        preset = named_preset(settings.preset) if settings.preset else None
-        return Job(settings, source_name(None, settings.preset or DEFAULT_PRESET), preset, settings.notes)
-    parent = run_named(given.get("init_from", "scratch"))
-    settings = settings_of_run(parent, overrides) if source is None and parent else load(source or DEFAULT_PRESET, overrides)
-    take_over(settings)
-    if (origin := _origin(settings)) is not None:
-        settings = with_shape_of(settings, origin)
-    _refuse_unnamed_code(settings, given)
-    settings = with_answer(settings, tell)
-    preset = named_preset(settings.preset) if settings.preset else None
-    return Job(settings, source_name(source, settings.preset), preset, settings.notes)
+def _quietly(message: object) -> None:
+    """Nobody listens to the progress of what is called from Python, unless it is asked for."""
 
 
-def _origin(settings: Settings) -> Path | None:
-    """The run whose weights this one goes on with."""
-    config = settings.config
-    if config.init_from == "resume" and config.out_dir != "auto":
-        return next((folder for folder in (Path(config.out_dir), Path(RUNS) / config.out_dir) if is_run(folder)), None)
-    return run_named(config.init_from)
+def train(
+    source: str | None = None,
+    *,
+    listeners: Sequence[Callable[[Event], object]] = (),
+    quiet: bool = False,
+    **settings: object,
+) -> Run:
+    """Trains as `nanolens train` does and gives the run back: `nanolens.train("quickstart", max_iters=200)`.
+
+    `source` is a preset or a config file, and each further argument a setting by its name. `listeners` are called with
+    each event (see `nanolens.record.events`), each in a thread of its own. Unless `quiet`, nanoGPT's lines are printed.
+    A mistake raises UserError; a run that failed raises RuntimeError with the reason; Ctrl-C saves and raises
+    KeyboardInterrupt. Whatever was trained is on disk then."""
+    from nanolens.session.detach import raise_if_signalled
+    from nanolens.session.job import plan_job, run_job
+    from nanolens.show.lines import LineView
+
+    job = plan_job(source, options_of(settings))
+
+    def views(progress: Progress, folder: Path) -> list[Callable[[Event], object]]:
+        lines = LineView(progress, sys.stdout, folder=str(folder), log_interval=job.settings.config.log_interval)
+        return [*listeners, *([] if quiet else [lines])]
+
+    ended = run_job(job, views)
+    raise_if_signalled(ended.outcome.signal)
+    if ended.outcome.why == "failed":
+        raise RuntimeError(f"{ended.folder}: {ended.progress.because or ended.outcome.because or 'the run failed'}")
+    return Run(ended.folder)
 
 
-def _refuse_unnamed_code(settings: Settings, given: Mapping[str, str]) -> None:
-    """A model of one's own is a program. It runs when its owner names it in the call, not because a file or a record names it."""
-    arch = settings.config.arch
-    if not arch.endswith(".py"):
-        return
-    if "arch" not in given:
-        raise fault(
-            msg("arch = {arch:code} is code, and code is only run if you name it yourself", arch=arch),
-            where=msg("{where:code}", where=settings.came_from.get("arch", "")),
-            fix=msg("add {option:code}", option=f"--arch={arch}"),
+def sample(
+    run: Target,
+    prompt: str = "\n",
+    *,
+    best: bool = False,
+    num_samples: int = 1,
+    max_new_tokens: int = 500,
+    temperature: float = 0.8,
+    top_k: int | None = 200,
+    top_p: float | None = None,
+    seed: int = 1337,
+    device: str = "auto",
+    arch: str | None = None,
+) -> str | list[str]:
+    """Text from a trained model; `nanolens.load(run)` keeps the model for more than one call."""
+    from nanolens.loaded import load
+
+    return load(named(run), best=best, device=device, arch=arch).generate(
+        prompt,
+        max_new_tokens=max_new_tokens,
+        num_samples=num_samples,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+
+
+def prepare(
+    *sources: str | Path,
+    tokenizer: str = "auto",
+    vocab_size: int | None = None,
+    out: str | Path | None = None,
+    text_column: str | None = None,
+    dedup: str = "none",
+    val_frac: float | None = None,
+    shards: int | None = None,
+    workers: int | None = None,
+    part: str | None = None,
+    overwrite: bool = False,
+    progress: OnProgress | None = None,
+) -> Answer[Prepared]:
+    """Text files, .jsonl, .parquet, folders of them, or a named corpus become tokens: a `dataset` for `train`."""
+    from nanolens.data.corpora import fetch, find_corpus
+    from nanolens.data.prepare import prepare as prepared_from
+    from nanolens.data.prepare.pipeline import PrepareProgress
+    from nanolens.show.runs import part_words, prepared_words
+
+    first = Path(sources[0])
+    texts: Sequence[str | Path] = sources
+    corpus = find_corpus(str(sources[0])) if len(sources) == 1 and not first.exists() else None
+    name = (first.resolve().name if first.is_dir() else first.name.split(".")[0]).strip("-") or "stdin"
+    if corpus is not None:
+        name, say = corpus.name, progress or _quietly
+        texts = fetch(corpus, lambda done, total: say(PrepareProgress("download", done, total)), shards)
+        tokenizer = corpus.tokenizer if tokenizer == "auto" else tokenizer
+        val_frac = corpus.val_frac if val_frac is None else val_frac
+    found = prepared_from(
+        texts,
+        tokenizer,
+        Path(out or Path("data") / name),
+        vocab_size=vocab_size,
+        text_column=text_column,
+        dedup=dedup,  # type: ignore[arg-type]
+        val_frac=val_frac,
+        workers=workers,
+        overwrite=overwrite,
+        name=name,
+        progress=progress,
+        part=part,
+    )
+    lines = prepared_words(found) if part in (None, "join") else [part_words(found, str(part))]
+    return lines_answer(found, *lines, data={"folder": str(found.folder), **found.about})
+
+
+def plan(
+    source: str | None = None,
+    *,
+    hardware: str | None = None,
+    budget: str | None = None,
+    price: float | None = None,
+    difference: float | None = None,
+    dataset_tokens: int | None = None,
+    val_tokens: int | None = None,
+    machines: int = 1,
+    network: str = "1Gbit",
+    speeds: str | None = None,
+    no_measure: bool = False,
+    out: str | None = None,
+    **settings: object,
+) -> Answer[Plan]:
+    """What a config would cost and reach; with `budget` ("2h", "1e15flop", "3Btok") the best config for it, and with
+    `out` as a config file. To train it: `nanolens.train(**dataclasses.asdict(answer.value.config))`."""
+    from nanolens.planning.question import Question, answer, command_of, remember, write_config
+    from nanolens.planning.time import asked_ranks
+    from nanolens.planning.words import answer_of, config_file
+
+    ranks = asked_ranks(machines, network, speeds) if machines > 1 else None
+    question = Question(
+        source,
+        options_of(settings),
+        hardware,
+        budget,
+        price_per_hour=price,
+        difference=difference,
+        dataset_tokens=dataset_tokens,
+        val_tokens=val_tokens,
+        measure=not no_measure,
+        ranks=ranks,
+    )
+    found = answer(question)
+    remember(found.plan)
+    if out:
+        write_config(out, config_file(found))
+    return answer_of(found, command_of(found, out), out)
+
+
+def probe(
+    run: Target,
+    *,
+    question: Sequence[str] | None = None,
+    budget: str = "10m",
+    plan: bool = False,
+    arch: str | None = None,
+    tell: Tell = _quietly,
+) -> Answer[ProbeAnswer] | Answer[ProbePlan]:
+    """What limits the loss of a run, by short branches from a checkpoint, each with one change. `plan` only says what
+    would be done and what it would cost."""
+    from nanolens import probing
+    from nanolens.planning.budget import seconds_named
+    from nanolens.probing.judge import QUESTIONS
+    from nanolens.probing.words import answer_of, plan_answer
+
+    name, questions, budget_s = named(run), tuple(question or QUESTIONS), seconds_named(budget)
+    if plan:
+        return plan_answer(probing.plan(name, questions, budget_s, arch))
+    return answer_of(probing.probe(name, questions, budget_s, arch, tell))
+
+
+def sweep(
+    source: str | None = None, *, budget: str = "30m", tell: Tell = _quietly, **settings: object
+) -> Answer[SweepResult]:
+    """A few short runs over a range of settings (`learning_rate="1e-4..1e-2"`), longer for the better ones."""
+    from nanolens.measure.sweep import sweep as sweep_of
+    from nanolens.measure.sweep import sweep_answer
+    from nanolens.planning.budget import seconds_named
+
+    return sweep_answer(sweep_of(source, options_of(settings), seconds_named(budget), tell))
+
+
+def tune(
+    source: str | None = None,
+    *,
+    memory: float | None = None,
+    try_compile: bool = False,
+    tell: Tell = _quietly,
+    **settings: object,
+) -> Answer[Tuned]:
+    """The fastest micro-batch for a config on this machine, with the same tokens per update. `memory` is in GB."""
+    from nanolens.config.load import DEFAULT_PRESET, load
+    from nanolens.measure.tune import answer_of, tuned_for
+
+    options, limit = options_of(settings), memory * 1e9 if memory else None
+    config = load(source or DEFAULT_PRESET, options).config
+    found = tuned_for(config, limit_bytes=limit, try_compile=try_compile, tell=tell)
+    words = [f"--{key}={value}" for key, value in options if key != "batch_size"]
+    return answer_of(found, " ".join(["nanolens train", *([source] if source else []), *words, "--batch_size=auto"]))
+
+
+def export(
+    run: Target,
+    path: str,
+    *,
+    to: str,
+    best: bool = False,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    lang: str = "en",
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> Answer[Exported]:
+    """A trained model for Hugging Face transformers ("hf"), llama.cpp ("gguf") or nanoGPT ("nanogpt")."""
+    from nanolens.convert.exporting import export_model
+
+    done = export_model(named(run), to, path, best=best, dtype=dtype, overwrite=overwrite, told=progress, lang=lang)
+    data = {"run": done.name, "path": str(done.path), "dtype": done.dtype, "bytes": done.bytes}
+    values = {**data, "what": done.what, "size": done.bytes}
+    words = msg("{run:code} exported to {path:code}: {what}, {dtype:code}, {size:bytes}", **values)
+    return lines_answer(done, words, *done.notes, *done.uses, data=data)
+
+
+def import_(
+    source: str,
+    *,
+    out_dir: str | None = None,
+    tokenizer: str | None = None,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    **settings: object,
+) -> Answer[Imported]:
+    """A model from elsewhere as a run. `import` is a word of Python, hence the underscore."""
+    from nanolens.convert.importing import import_model
+
+    done = import_model(source, out_dir, options_of(settings), tokenizer, progress)
+    name = as_typed(done.run)
+    values = {"source": source, "kind": done.kind, "parameters": done.parameters, "step": done.step, "run": name}
+    words = msg(
+        "{source:code} ({kind}, {parameters:parameters} parameters, step {step:count}) imported as the run {run:code}",
+        **values,
+    )
+    train_on = msg("fine-tune it: {command:code}", f"nanolens train --init_from={name} --dataset=NAME --max_iters=N")
+    if done.with_optimizer:
+        train_on = msg(
+            "continue training, with its optimizer state: {command:code}",
+            f"nanolens train --init_from=resume --out_dir={name} --max_iters=N",
         )
-    from nanolens.api.own_code import file_to_run, remember
-
-    if Path(arch).is_file():
-        remember(Path(arch))
-    if settings.config.init_from == "resume" and settings.config.out_dir != "auto" and is_run(Path(settings.config.out_dir)):
-        file_to_run(Path(settings.config.out_dir), arch, given["arch"])  # refuses a copy in the run folder that nobody named
+    sample_it = msg("sample from it: {command:code}", f"nanolens sample {name}")
+    return lines_answer(done, words, *done.notes, sample_it, train_on, data={"run": str(done.run), "step": done.step})
 
 
-def settle_folder(job: Job) -> Path:
-    """The run's folder, there and ours; an old run in it has been moved aside if that was asked for."""
-    config = job.settings.config
-    if config.overwrite and config.out_dir != "auto" and config.init_from != "resume" and is_run(Path(config.out_dir)):
-        from nanolens.record.write import living_process, move_aside, training_here
+def verify(run: Target, *, tell: Callable[[Checked], None] = _quietly) -> Answer[list[Checked]]:
+    """Every byte of a run against its manifests; `tell` gets each part as it is checked."""
+    from nanolens.show.runs import checked_lines
+    from nanolens.training.checkpoint import verify_run
 
-        if living_process(Path(config.out_dir)) is not None:
-            with training_here(Path(config.out_dir)):  # refuses, in its own words
-                pass
-        move_aside(Path(config.out_dir))
-    return claim_folder(config, job.name)
-
-
-def run_job(
-    job: Job,
-    views: Callable[[Progress, Path], Iterable[Listener]] = lambda progress, folder: (),
-    on_preparing: Callable[[Any], None] | None = None,
-    ranks: Ranks | None = None,
-) -> Ended:
-    """Trains. `views` gives the listeners beyond the record, once it is known where the run is; `on_preparing` hears how far a corpus is
-    (`data.prepare.Progress`) that has to be prepared first. `ranks`: the processes that train together, of which this is one."""
-    ranks = ranks or ranks_here()
-    if ranks is not None:
-        from nanolens.api.training_together import run_together
-
-        return run_together(job, ranks, views, on_preparing)
-    config = job.settings.config
-    choose_folder(config, job.name)  # a folder that cannot be used is told before a corpus is prepared for it
-    check_trackers(job.settings)
-    from nanolens.data.store import open_dataset
-
-    dataset = open_dataset(config.dataset, on_preparing)
-    folder = settle_folder(job)
-    try:
-        return _train(job, dataset, folder, views)
-    finally:
-        _remove_if_empty(folder)
+    checks = []
+    for checked in verify_run(find_run(named(run)).folder):
+        tell(checked)
+        checks.append(checked)
+    damaged = [checked.what for checked in checks if checked.problems]
+    end = msg("everything is intact")
+    if damaged:
+        end = msg("damaged parts: {count:count}; resuming uses the newest intact checkpoint", len(damaged))
+    lines = [line for checked in checks for line in checked_lines(checked)]
+    return lines_answer(checks, *lines, end, data={"damaged": damaged}, exit_code=1 if damaged else 0)
 
 
-def _train(job: Job, dataset: Any, folder: Path, views: Callable[[Progress, Path], Iterable[Listener]], **together: Any) -> Ended:
-    from nanolens.api.watchdog import Watchdog, certain_faults
-    from nanolens.record.write import Recorder
-    from nanolens.session.listeners import Listeners
-    from nanolens.training.loop import train
+def selftest(device: str = "auto", *, tell: Callable[[Check], None] = _quietly) -> Answer[Report]:
+    """Checks nanolens on this machine: precision, resume, memory, speed; five minutes."""
+    from nanolens.measure.selftest import selftest as checked
+    from nanolens.show.runs import check_line, machine_lines
 
-    config, initial = initial_weights(job.settings.config, dataset)
-    progress = Progress(about_run(folder.name, dataclasses.asdict(config)), learn=lambda: about_folder(folder))
-    recorder = Recorder(folder)
-    listeners = Listeners(recorder, views(progress, folder))
-    listeners.add(Watchdog(lambda: certain_faults(folder), listeners.emit))
-    trackers = tracking(config, folder, listeners.emit)
-    for tracker in trackers:
-        listeners.add(tracker)
-    try:
-        outcome = train(
-            config, dataset, folder, listeners.emit, came_from=job.settings.came_from, preset=job.settings.preset, initial=initial,
-            **together,
-        )  # fmt: skip
-    finally:
-        troubles = listeners.close()
-        recorder.close()
-    findings, notes = diagnosed(folder)
-    if outcome.unsaved:
-        notes = (msg("the last state is not on disk: {because}", because=outcome.unsaved), *notes)
-    notes = (*job.notes, *notes, *map(_told, troubles), *check_trackers(job.settings), *told_of(trackers))
-    return Ended(folder, outcome, progress, findings, troubles, notes, job.preset)
+    found = checked(device, tell)
+    failed = [check.name for check in found.checks if check.state == "failed"]
+    end = msg("all checks passed on {device:code}", found.device)
+    if failed:
+        end = msg("failed: {names}; please paste everything above into an issue", failed)
+    lines: list[Text] = [check_line(check) for check in found.checks]
+    data = {"device": found.device, "failed": [str(name) for name in failed]}
+    return lines_answer(found, *lines, "", *machine_lines(found), "", end, data=data, exit_code=1 if failed else 0)
 
 
-def diagnosed(folder: Path) -> tuple[Sequence[Finding], tuple[Message, ...]]:
-    """What the run's own record shows. A diagnosis that fails is told, and costs the run nothing."""
-    from nanolens.diagnosis import diagnose
-    from nanolens.record.read import read_run
+def stop(run: Target, *, wait: float = 300.0) -> Answer[bool]:
+    """Asks a run to save and stop. The value is True once it has ended, False where it is busy after `wait` seconds."""
+    from nanolens.session.detach import stop as ask_to_stop
 
-    try:
-        return diagnose(read_run(folder)).findings, ()
-    except Exception as error:  # the run is done and saved; a fault of ours in reading it may not look like a failed training
-        return (), (msg("the run could not be diagnosed: {error}; please report this", error=f"{type(error).__name__}: {error}"),)
-
-
-def about_folder(folder: Path) -> Any:
-    """What `run.json` says, for a view."""
-    from nanolens.record.read import known_facts
-    from nanolens.record.write import read_run_file
-
-    known = known_facts(read_run_file(folder))
-    return about_run(folder.name, {name: fact.value for name, fact in known.items()})
-
-
-def _recorded_settings(out_dir: str, overrides: Sequence[tuple[str, str]]) -> Settings:
-    """What the run to be resumed was started with, and the changes asked for now on top."""
-    from nanolens.config.fields import as_text
-    from nanolens.record.write import read_run_file
-
-    probe = load(DEFAULT_PRESET, [("init_from", "resume"), ("out_dir", out_dir)])
-    folder = choose_folder(probe.config, DEFAULT_PRESET)
-    facts = read_run_file(folder)
-    recorded = [
-        (key, as_text(value))
-        for key, value in facts.get("config", {}).items()
-        if key in all_settings() and key not in ("init_from", "out_dir", "overwrite")
-    ]
-    arch = str(facts.get("config", {}).get("arch", ""))
-    if arch.endswith(".py"):
-        from nanolens.api.own_code import file_to_run
-
-        file_to_run(folder, arch, dict(overrides).get("arch"))  # refuses what nobody named; the loop then takes the run's own copy
-        if is_kept_with(folder):
-            overrides = [(key, value) for key, value in overrides if key != "arch"]
-    settings = load(None, [*recorded, *overrides, ("out_dir", str(folder))])
-    changed = {key for key, _ in overrides}
-    came_from = {
-        key: where if key in changed else facts.get("came_from", {}).get(key, RUN_FILE) for key, where in settings.came_from.items()
-    }
-    return dataclasses.replace(settings, came_from=came_from, preset=str(facts.get("preset") or ""))
+    folder = find_run(named(run), or_starting=True).folder
+    has_ended = ask_to_stop(folder, wait)
+    newest = find_checkpoint(RunAt(folder))
+    step = step_of(newest) if newest is not None else None
+    name, resume = folder.name, f"nanolens train --init_from=resume --out_dir={folder}"
+    lines = [msg("{run} stopped before its first checkpoint", name)]
+    if not has_ended:
+        lines = [
+            msg("{run} was asked to stop and is still busy after {waited:seconds}; it will stop on its own", name, wait)
+        ]
+    elif step is not None:
+        saved = msg("{run} stopped; step {step:count} is saved", name, step)
+        lines = [saved, msg("continue with {command:code}", resume)]
+    return lines_answer(has_ended, *lines, data={"has_ended": has_ended, "step": step}, exit_code=0 if has_ended else 1)
 
 
-def is_kept_with(folder: Path) -> bool:
-    return (folder / OWN_MODEL).is_file()
+def watch(run: Target) -> Run:
+    """Prints nanoGPT's lines of a run while it trains, until it ends."""
+    from nanolens.record.progress import Watching
+    from nanolens.show.lines import follow_lines
 
-
-def _told(trouble: Trouble) -> Message:
-    return msg(
-        "{listener} had trouble: it raised {failures:count} times and missed {missed:count} events ({because}); the record is complete",
-        listener=trouble.listener, failures=trouble.failures, missed=trouble.missed, because=trouble.because,
-    )  # fmt: skip
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """A run that never began leaves no empty folder."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    folder = find_run(named(run)).folder
+    follow_lines(Watching(folder))
+    return Run(folder)

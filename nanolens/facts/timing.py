@@ -1,5 +1,7 @@
-"""Where the time of the iterations goes: ordinary steps, those that hold an evaluation, the first one; and the MFU behind a moving
-average.
+"""Where the time of the iterations goes: ordinary steps, those that hold an evaluation, the first one; and the MFU
+behind a moving average.
+
+Rows that stand out: updates that took longer than an ordinary one, updates whose loss is no number.
 """
 
 from __future__ import annotations
@@ -8,23 +10,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nanolens.facts.finding import Figure
 from nanolens.message import msg
 
 if TYPE_CHECKING:
-    from nanolens.facts.case import Case, Quantity
+    from nanolens.facts.case import Case
 
 EMA = 0.9  # nanoGPT: running_mfu = 0.9 * running_mfu + 0.1 * mfu, at each printed line
-STEADY = 0.15  # a step within this share of the median is an ordinary one
 
 
 def holds_eval(case: Case) -> np.ndarray:
-    """Which rows' time contains an evaluation. nanoGPT evaluates at the top of the iteration whose line then shows the time of both."""
+    """Which rows' time contains an evaluation. nanoGPT evaluates at the top of the iteration whose line then shows the
+    time of both."""
     rows, evals = case.steps, case.evals
-    if case.run.words.time not in ("with_eval", "unknown"):
+    if case.run.conventions.time not in ("with_eval", "unknown"):
         return np.zeros(len(rows), bool)
-    at_eval = np.isin(rows.step - case.run.words.updates_before_printed, evals.step)
+    at_eval = np.isin(rows.step - case.run.conventions.updates_before_printed, evals.step)
     interval = case.whole("eval_interval")
-    if interval and case.run.words.trainer == "nanogpt":
+    if interval and case.run.conventions.trainer == "nanogpt":
         at_eval |= rows.printed % interval == 0
     return at_eval
 
@@ -33,7 +36,7 @@ def is_first(case: Case) -> np.ndarray:
     """The first row of the run and of each attempt: compilation, allocation and warming up are in it."""
     rows = case.steps
     first = np.zeros(len(rows), bool)
-    if len(rows) and rows.step[0] <= case.run.words.updates_before_printed + 1:
+    if len(rows) and rows.step[0] <= case.run.conventions.updates_before_printed + 1:
         first[0] = True
     for mark in case.run.marks:
         if mark.kind in ("resume", "attempt", "compile") and mark.step is not None:
@@ -48,21 +51,21 @@ def ordinary(case: Case) -> np.ndarray:
     return np.isfinite(case.steps.took_s) & (case.steps.took_s > 0) & ~holds_eval(case) & ~is_first(case)
 
 
-def ordinary_seconds(case: Case) -> Quantity | None:
-    from nanolens.facts.case import Quantity
-
+def ordinary_seconds(case: Case) -> Figure | None:
     took = case.steps.took_s[ordinary(case)]
     if len(took):
-        return Quantity(float(np.median(took)), msg("median of {rows:count} ordinary iterations", rows=len(took)), "printed")
+        how = msg("median of {rows:count normal iteration|normal iterations}", len(took))
+        return Figure(float(np.median(took)), how, "printed")
     speed = case.steps.tokens_per_s[np.isfinite(case.steps.tokens_per_s)]
     stated = case.number("tokens_per_update")
     if len(speed) and stated:
-        return Quantity(stated / float(np.median(speed)), msg("tokens per update / printed tokens/s"), "inferred")
+        return Figure(stated / float(np.median(speed)), msg("tokens per update / printed tokens/s"), "inferred")
     return None
 
 
 def eval_seconds(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """(row, seconds beyond an ordinary step) of the rows that hold an evaluation; the first row is left out, as it holds more."""
+    """(row, seconds beyond an ordinary step) of the rows that hold an evaluation; the first row is left out, as it
+    holds more."""
     step = case.step_time
     if step is None:
         return np.zeros(0, int), np.zeros(0)
@@ -80,20 +83,17 @@ def eval_spacing(case: Case) -> int | None:
     return int(apart.min()) if len(apart) else None
 
 
-def mfu_times_seconds(case: Case) -> float | None:
-    return case.mfu_work
-
-
 def measured_mfu_work(case: Case) -> float | None:
     """MFU x time of a step, the constant behind the printed MFUs: work over peak.
 
-    A smoothed MFU is unrolled: m_t = 0.9 m_(t-1) + 0.1 c / dt_t, solved for c over the pairs of lines that follow each other directly."""
+    A smoothed MFU is unrolled: m_t = 0.9 m_(t-1) + 0.1 c / dt_t, solved for c over the pairs of lines that follow each
+    other directly."""
     mfu, took = case.steps.mfu_frac, case.steps.took_s
     usable = np.isfinite(mfu) & np.isfinite(took) & (took > 0) & (mfu > 0)
     if not usable.any():
         return None
     plain = usable & ordinary(case)
-    if not case.run.words.mfu_is_smoothed:
+    if not case.run.conventions.mfu_is_smoothed:
         return float(np.median((mfu * took)[plain])) if plain.any() else None
     settled = _settled(case, plain)
     if settled is not None:
@@ -107,13 +107,13 @@ def measured_mfu_work(case: Case) -> float | None:
 
 
 def _settled(case: Case, plain: np.ndarray) -> float | None:
-    """Where step time and printed MFU have both stood still for five ordinary lines, none left out, the average has arrived. Lines with
-    evaluations in them stand still as well, each with the average of what came between."""
+    """Where step time and printed MFU have both stood still for five ordinary lines, none left out, the average has
+    arrived. Lines with evaluations in them stand still as well, each with the average of what came between."""
     if len(plain) < 5:
         return None
-    windows = np.lib.stride_tricks.sliding_window_view
-    mfu, took = windows(case.steps.mfu_frac[:200_000], 5), windows(case.steps.took_s[:200_000], 5)
-    steady = windows(plain[:200_000], 5).all(axis=1) & windows(follows(case.steps.printed)[:200_000], 5)[:, 1:].all(axis=1)
+    columns = case.steps.mfu_frac, case.steps.took_s, plain, follows(case.steps.printed, plain)
+    mfu, took, is_plain, is_next = (np.lib.stride_tricks.sliding_window_view(each[:200_000], 5) for each in columns)
+    steady = is_plain.all(axis=1) & is_next[:, 1:].all(axis=1)
     mfu, took = mfu[steady], took[steady]
     still = (np.ptp(mfu, axis=1) <= 0.004 * mfu[:, -1]) & (np.ptp(took, axis=1) <= 0.02 * took[:, -1])
     if not still.any():
@@ -123,26 +123,39 @@ def _settled(case: Case, plain: np.ndarray) -> float | None:
 
 def _unrolled(case: Case, usable: np.ndarray) -> float | None:
     mfu, took, printed = case.steps.mfu_frac, case.steps.took_s, case.steps.printed
-    pairs = follows(printed) & usable & ordinary(case)
-    pairs[1:] &= usable[:-1]
-    pairs[:1] = False
-    if pairs.sum() < 3:
+    now = np.flatnonzero(follows(printed, usable) & ordinary(case))
+    if len(now) < 3:
         return None  # of one or two pairs the rounding of the printed figures decides
-    now = np.flatnonzero(pairs)
     gain = (1 - EMA) / took[now]
     return float(((mfu[now] - EMA * mfu[now - 1]) * gain).sum() / (gain**2).sum())
 
 
-def follows(printed: np.ndarray) -> np.ndarray:
-    """Rows that come directly after the row before them, no line left out: as close as any two rows are."""
-    apart = np.diff(printed, prepend=printed[:1] - 10**15)
-    positive = apart[(apart > 0) & (apart < 10**14)]
-    if not len(positive):
-        return np.zeros(len(printed), bool)
-    return apart == positive.min()
+def follows(printed: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Rows that come directly after the row before them, no line left out: as close as any two rows are; where both are
+    usable."""
+    apart = np.diff(printed, prepend=printed[:1])  # the first row follows none
+    positive = apart[apart > 0]
+    both = usable & np.r_[False, usable[:-1]]
+    return both & (apart == positive.min()) if len(positive) else np.zeros(len(printed), bool)
 
 
 def instant_mfu(case: Case) -> float | None:
     """The MFU of an ordinary step, without the moving average."""
-    work, step = mfu_times_seconds(case), case.step_time
+    work, step = case.mfu_work, case.step_time
     return None if work is None or step is None else work / step.value
+
+
+SLOW = 1.5  # times an ordinary update: beyond the jitter of any machine that is not shared
+
+
+def broken_rows(case: Case) -> np.ndarray:
+    """Updates whose loss was said and is no number."""
+    return np.isinf(case.steps.loss) | np.isin(np.nan_to_num(case.steps.not_finite), (1.0, 3.0))
+
+
+def slow_rows(case: Case) -> np.ndarray:
+    """Updates that took clearly longer than an ordinary one."""
+    took = case.steps.took_s
+    if case.step_time is None:
+        return np.zeros(len(took), bool)
+    return np.nan_to_num(took, nan=0.0, posinf=0.0) > SLOW * case.step_time.value

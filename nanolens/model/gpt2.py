@@ -1,21 +1,17 @@
 """GPT-2, as nanoGPT trains it: same parameters, same initial weights from the same seed, same arithmetic.
 
-    idx (B, T) -> embedding + position -> n_layer x [attention, mlp] -> norm -> head (the embedding again) -> logits (B, T, V)
+    idx (B, T) -> embedding + position -> n_layer x [attention, mlp] -> norm -> head (= embedding) -> logits (B, T, V)
 
-Letters in comments: B sequences, T tokens in each, d = n_embd channels, H heads of d / H channels, V tokens in the vocabulary.
-"""
+Letters in comments: B sequences, T tokens in each, d = n_embd channels, H heads of d / H channels, V token ids."""
 
 from __future__ import annotations
 
 import math
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nanolens.config.fields import Config
-from nanolens.model.cache import Cache, LayerCache
-from nanolens.model.kernels import causal_attention
-from nanolens.model.lean import gelu_linear, norm_linear
+from nanolens.model.kernels import Cache, LayerCache, causal_attention, dropped, gelu_linear, norm_linear
 
 
 class GPT2(nn.Module):
@@ -34,9 +30,10 @@ class GPT2(nn.Module):
         self._draw_weights(config.n_layer)
 
     def hidden(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, d), ready for the head. With a cache, `idx` continues the tokens that the cache has seen."""
+        """(B, T) ids -> (B, T, d), ready for the head. With a cache, `idx` continues the tokens that it has seen."""
         start = cache.length if cache else 0
-        x = dropped(self.embedding(idx) + self.position.weight[start : start + idx.shape[1]], self)
+        x = self.embedding(idx) + self.position.weight[start : start + idx.shape[1]]
+        x = dropped(x, self.dropout, self.training)
         for number, block in enumerate(self.blocks):
             x = block(x, cache.layers[number] if cache else None)
         return self.norm(x)
@@ -45,8 +42,8 @@ class GPT2(nn.Module):
         return self.head(self.hidden(idx))
 
     def _draw_weights(self, n_layer: int) -> None:
-        """In nanoGPT's order: the tied matrix is drawn twice (as embedding, as head) and the projections back into the residual
-        stream a second time, smaller. Random numbers are taken one after another, so the order decides the weights."""
+        """In nanoGPT's order: the tied matrix is drawn twice (as embedding, as head) and the projections back into the
+        residual stream a second time, smaller. Random numbers come one after another: the order decides the weights."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
@@ -75,17 +72,15 @@ class Attention(nn.Module):
         super().__init__()
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.out = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.n_head = config.n_head
-        self.dropout = config.dropout
+        self.n_head, self.dropout = config.n_head, config.dropout
 
     def forward(self, norm: nn.LayerNorm, x: Tensor, cache: LayerCache | None) -> Tensor:
         B, T, d = x.shape
-        q, k, v = norm_linear(norm, self.qkv, x).view(B, T, 3, self.n_head, -1).transpose(1, 3).unbind(2)  # each (B, H, T, d / H)
-        if cache is None:
-            y = causal_attention(q, k, v, self.dropout if self.training else 0.0)
-        else:
-            y = cache.attention(q, k, v)
-        return dropped(self.out(y.transpose(1, 2).reshape(B, T, d)), self)
+        qkv = norm_linear(norm, self.qkv, x).view(B, T, 3, self.n_head, -1)
+        q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, d / H)
+        dropout = self.dropout if self.training else 0.0
+        y = causal_attention(q, k, v, dropout) if cache is None else cache.attention(q, k, v)
+        return dropped(self.out(y.transpose(1, 2).reshape(B, T, d)), self.dropout, self.training)
 
 
 class MLP(nn.Module):
@@ -97,8 +92,4 @@ class MLP(nn.Module):
         self.dropout = config.dropout
 
     def forward(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
-        return dropped(gelu_linear(self.down, norm_linear(norm, self.up, x), self.gelu), self)
-
-
-def dropped(x: Tensor, module: GPT2 | Attention | MLP) -> Tensor:
-    return F.dropout(x, module.dropout) if module.training and module.dropout else x
+        return dropped(gelu_linear(self.down, norm_linear(norm, self.up, x), self.gelu), self.dropout, self.training)

@@ -1,18 +1,18 @@
 """Cross-entropy of a model's next-token predictions: plain, or in chunks that never hold all logits at once.
 
-With a vocabulary of 50,000 the logits of a micro-batch are larger than everything else a small model keeps. The chunked form computes
-the loss of a few hundred tokens at a time, and at once the gradients of that chunk, so that only two small gradients have to stay.
-"""
+With a vocabulary of 50,000 the logits of a micro-batch are larger than everything else a small model keeps. In chunks
+of a few hundred tokens loss and gradients are computed at once, and only two small gradients have to stay."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CHUNK_TOKENS = 512
+from nanolens.model.kernels import Context
+from nanolens.sizing.memory import CHUNK_TOKENS
 
 
 class Losses(NamedTuple):
@@ -21,13 +21,11 @@ class Losses(NamedTuple):
 
 
 class WithLoss(nn.Module):
-    """A model and its loss as one module, so that whatever is wrapped around it (compile, data parallelism) sees the whole step."""
+    """A model and its loss as one module, so that what wraps it (compile, data parallelism) sees the whole step."""
 
-    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, chunked: bool = False, chunk: int = CHUNK_TOKENS):
+    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, chunked: bool = False):
         super().__init__()
-        self.model = model
-        self.chunk = chunk
-        self.label_smoothing = label_smoothing
+        self.model, self.label_smoothing = model, label_smoothing
         self.chunked = chunked and hasattr(model, "hidden")
 
     def forward(self, idx: Tensor, targets: Tensor) -> Losses:
@@ -35,7 +33,7 @@ class WithLoss(nn.Module):
         if self.chunked:
             hidden, weight = self.model.hidden(idx), self.model.head.weight  # type: ignore[operator, union-attr]
             cap: float = getattr(self.model, "softcap", 0.0)
-            return chunked_cross_entropy(hidden, weight, targets, cap, smoothing, self.chunk)  # type: ignore[arg-type]
+            return chunked_cross_entropy(hidden, weight, targets, cap, smoothing)  # type: ignore[arg-type]
         return cross_entropy(logits_of(self.model, idx), targets, smoothing)
 
 
@@ -63,16 +61,24 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Losses:
 def chunked_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, cap: float = 0.0, smoothing: float = 0.0, chunk: int = CHUNK_TOKENS
 ) -> Losses:
-    """The same numbers as `cross_entropy(softcapped(hidden @ weight.T))`, to float rounding. hidden (B, T, d), weight (V, d)."""
-    wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    objective, plain = _ChunkedHead.apply(hidden.flatten(0, -2), weight, targets.flatten(), cap, smoothing, chunk, wants_gradient)
+    """The numbers of `cross_entropy(softcapped(hidden @ weight.T))`, to rounding. hidden (B, T, d), weight (V, d)."""
+    needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    rows, ids = hidden.flatten(0, -2), targets.flatten()
+    objective, plain = _ChunkedHead.apply(rows, weight, ids, cap, smoothing, chunk, needs_gradient)
     return Losses(objective, plain.detach())
 
 
 class _ChunkedHead(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, cap: float, smoothing: float, chunk: int, wants_gradient: bool
+        ctx: Context,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        cap: float,
+        smoothing: float,
+        chunk: int,
+        needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         kind, count = hidden.device.type, len(targets)
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
@@ -80,8 +86,8 @@ class _ChunkedHead(torch.autograd.Function):
             matrix = weight.to(dtype)
             plain = torch.empty(count, dtype=torch.float32 if dtype.itemsize < 4 else dtype, device=hidden.device)
             objective = torch.empty_like(plain) if smoothing else plain
-            to_hidden = torch.empty_like(hidden) if wants_gradient else None
-            to_weight = torch.zeros_like(weight) if wants_gradient else None
+            to_hidden = torch.empty_like(hidden) if needs_gradient else None
+            to_weight = torch.zeros_like(weight) if needs_gradient else None
             for rows in (slice(first, first + chunk) for first in range(0, count, chunk)):
                 part, wanted = hidden[rows].to(dtype), targets[rows, None]
                 logits = (part @ matrix.t()).to(plain.dtype)
@@ -91,32 +97,30 @@ class _ChunkedHead(torch.autograd.Function):
                 chosen = logits.gather(1, wanted)
                 plain[rows] = (normal - chosen)[:, 0]
                 if smoothing:
-                    objective[rows] = (normal - (1 - smoothing) * chosen - smoothing * logits.mean(dim=1, keepdim=True))[:, 0]
+                    mean = logits.mean(dim=1, keepdim=True)
+                    objective[rows] = (normal - (1 - smoothing) * chosen - smoothing * mean)[:, 0]
                 if to_hidden is None or to_weight is None:
                     continue
-                slope = (logits / cap).square_().neg_().add_(1) if cap else None  # of the soft-cap, before `logits` is overwritten
+                # slope of the soft-cap, before `logits` is overwritten
+                slope = (logits / cap).square_().neg_().add_(1) if cap else None
                 error = logits.sub_(normal).exp_()  # probabilities ...
                 if smoothing:
                     error.sub_(smoothing / error.shape[1])
-                error.scatter_add_(1, wanted, torch.full_like(chosen, smoothing - 1))  # ... minus what they should have been
+                # ... minus what they should have been
+                error.scatter_add_(1, wanted, torch.full_like(chosen, smoothing - 1))
                 if slope is not None:
                     error.mul_(slope)
                 error = error.div_(count).to(dtype)
                 to_hidden[rows] = error @ matrix
-                _add_product(to_weight, error, part)
+                if to_weight.dtype == dtype:
+                    to_weight.addmm_(error.t(), part)
+                else:  # summed in the precision of the weights
+                    to_weight.add_(error.t() @ part)
             if to_hidden is not None:
                 ctx.save_for_backward(to_hidden, to_weight)
             return objective.mean(), plain.mean()
 
     @staticmethod
-    def backward(ctx: Any, of_objective: Tensor, of_plain: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, of_objective: Tensor, of_plain: Tensor) -> tuple[Tensor | None, ...]:
         to_hidden, to_weight = ctx.saved_tensors
         return to_hidden.mul_(of_objective), to_weight.mul_(of_objective), None, None, None, None, None
-
-
-def _add_product(total: Tensor, error: Tensor, part: Tensor) -> None:
-    """total += error.T @ part, summed in the precision of `total`."""
-    if total.dtype == part.dtype:
-        total.addmm_(error.t(), part)
-    else:
-        total.add_(error.t() @ part)

@@ -1,8 +1,6 @@
-"""A model that writes for the page, in a process of its own: torch never enters the server, and the page stays live while it writes.
-
-The process is started at the first wish and kept for the next ones, since loading torch and the weights takes seconds. It speaks JSON, one
-line a message: a wish in, pieces of text out, `null` at the end of each answer, an object with faults where something is wrong.
-"""
+"""A model that writes for the page, in a process of its own, so that torch never enters the server. It is started at
+the first wish and kept for the next ones, since loading the weights takes seconds. It speaks JSON, one line a message:
+a wish in, pieces of text out, `null` at the end of each answer, an object with faults where something is wrong."""
 
 from __future__ import annotations
 
@@ -12,14 +10,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from nanolens.record.layout import checkpoint_folders
+from nanolens.errors import UserError
+from nanolens.record import checkpoint_folders
 
-if TYPE_CHECKING:
-    from nanolens.present.dashboard.shelf import Wish
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    prompt: str
+    max_new_tokens: int = 200
+    temperature: float = 0.8
+    top_k: int = 200
+    seed: int = 1337
 
 
 class Writer:
@@ -29,15 +33,19 @@ class Writer:
         self._turn = threading.Lock()
         self._child = subprocess.Popen(
             [sys.executable, "-m", "nanolens.page.generator", str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+        )
 
     def serves(self, folder: Path) -> bool:
         """Whether it still holds this run's newest weights."""
         return folder == self.folder and self._child.poll() is None and _newest(folder) == self.newest
 
-    def write(self, wish: Wish) -> Iterator[str]:
-        """Pieces of text as they are written. Whoever stops listening ends the process: a model cannot be stopped in mid-sentence."""
+    def write(self, wish: GenerateRequest) -> Iterator[str]:
+        """Pieces of text as they are written. Whoever stops listening ends the process: a model has no other stop."""
         assert self._child.stdin is not None and self._child.stdout is not None
         is_whole = False
         with self._turn:
@@ -74,9 +82,8 @@ def _newest(folder: Path) -> str:
 
 def answer_wishes(folder: str) -> None:
     """The child: loads the model once, and writes for each line of its input."""
-    from nanolens.errors import UserError
 
-    def tell(said: Any) -> None:
+    def tell(said: object) -> None:
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 

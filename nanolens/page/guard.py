@@ -1,33 +1,29 @@
 """Who may ask: every request passes here before anything else looks at it.
 
-A page on the open web can make a browser send requests to this machine. So: the Host must be a name of the loopback (a name that an
-attacker's DNS points here is refused), an Origin must be this very server, every request needs the token that was printed (first in the
-URL, then in a cookie that other sites' pages cannot send), and whatever changes something must be a POST with a header that a foreign
-form cannot set. No answer carries a CORS header. Ports in the Host are free, so that a forwarded port (ssh -L) works.
-"""
+A page on the open web can make a browser send requests to this machine. So: the Host must be a name of the loopback (a
+name that an attacker's DNS points here is refused), an Origin must be this very server, every request needs the token
+that was printed (first in the URL, then in a cookie that other sites' pages cannot send), and whatever changes
+something must be a POST with a header that a foreign form cannot set. No answer carries a CORS header. Ports in the
+Host are free, so that a forwarded port (ssh -L) works."""
 
 from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = frozenset(("localhost", "127.0.0.1", "[::1]"))
 HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])\.?(?::(\d{1,5}))?", re.IGNORECASE)
-ASKED_BY_PAGE = b"x-nanolens"  # a header that only our own script sends: a foreign page would need a preflight, which is refused
+ASKED_BY_PAGE = b"x-nanolens"  # only our own script sends it: a foreign page would need a preflight, which is refused
 METHODS = ("GET", "HEAD", "POST")
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
@@ -42,7 +38,7 @@ HEADERS = (
 class Guard:
     """An ASGI application around another: refuses, or lets through and adds the headers of a strict page."""
 
-    def __init__(self, app: App, token: str, refusal: str):
+    def __init__(self, app: ASGIApp, token: str, refusal: str):
         self.app, self.token, self.refusal = app, token, refusal
         self.cookie = f"nanolens_{token[:6]}"  # cookies are shared by all ports of a host: each server has its own name
 
@@ -57,11 +53,12 @@ class Guard:
         if status:
             return await _plain(send, status, self.refusal if status == 403 else "")
 
-        async def dressed(message: Any) -> None:
+        async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
                 if by_url:
-                    message["headers"].append((b"set-cookie", self._cookie_line()))
+                    cookie = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+                    message["headers"].append((b"set-cookie", cookie.encode()))
             await send(message)
 
         await self.app(scope, receive, dressed)
@@ -107,9 +104,6 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.token.encode())
 
-    def _cookie_line(self) -> bytes:
-        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict".encode()
-
 
 def is_loopback(host: bytes) -> bool:
     found = HOST.fullmatch(host.decode("latin-1"))
@@ -117,11 +111,10 @@ def is_loopback(host: bytes) -> bool:
 
 
 def _is_from_here(headers: dict[bytes, list[bytes]], is_page: bool) -> bool:
-    """What the browser itself says of where a request comes from. Only the page may be opened from elsewhere: by a click on its URL."""
+    """By what the browser says of a request's origin. Only the page may be opened from elsewhere: by a click."""
     sites = headers.get(b"sec-fetch-site", [])
-    if not sites or sites in ([b"same-origin"], [b"none"]):
-        return True
-    return is_page and headers.get(b"sec-fetch-mode") == [b"navigate"] and headers.get(b"sec-fetch-dest") == [b"document"]
+    is_click = headers.get(b"sec-fetch-mode") == [b"navigate"] and headers.get(b"sec-fetch-dest") == [b"document"]
+    return not sites or sites in ([b"same-origin"], [b"none"]) or (is_page and is_click)
 
 
 def _headers(scope: Scope) -> dict[bytes, list[bytes]]:

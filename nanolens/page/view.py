@@ -1,46 +1,45 @@
-"""A run's page apart from its curves: what it is, what to hold its loss against, its findings, samples, settings and events, as JSON.
-
-Sentences are in the reader's language. All of it is data: the page puts it on the screen as text and never as markup.
-"""
+"""A run's page apart from its curves, as JSON: what it is, what to hold its loss against, its findings, samples,
+settings and events. All of it is data: the page puts it on the screen as text and never as markup."""
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from importlib import resources
+from typing import TypeAlias
 
 import numpy as np
 
-from nanolens.config.fields import as_text, settings
+from nanolens.comparison import Comparison
+from nanolens.comparison.words import EFFECTS, table_rows, verdict_parts
+from nanolens.config.fields import TITLES, as_text, settings
+from nanolens.config.load import Preset
+from nanolens.diagnosis import Diagnosis, is_fault
+from nanolens.facts.finding import Finding
 from nanolens.forecasting import Forecast, Refusal
+from nanolens.forecasting.words import headline
 from nanolens.message import Message, msg
-from nanolens.page.series import Columns
-from nanolens.present.dashboard.series import spark
-from nanolens.present.forecast import headline
-from nanolens.present.text import SURENESS, evidence_words, setting_line
+from nanolens.page.series import Columns, spark
+from nanolens.planning.words import PlanCheck
+from nanolens.record.run import Mark, RunRecord
+from nanolens.show.answer import JsonObject, plain
+from nanolens.show.document import said
+from nanolens.show.findings import SURENESS, evidence_words, setting_line
 from nanolens.show.live import PART_NAMES
-from nanolens.show.words import TIE, say, show
+from nanolens.show.words import say, show, translated
 
-if TYPE_CHECKING:
-    from nanolens.analysis.compare import Comparison
-    from nanolens.analysis.plan_actual import Held
-    from nanolens.config.preset import Preset
-    from nanolens.diagnosis import Diagnosis
-    from nanolens.facts.finding import Finding
-    from nanolens.record.run import Run
+PlanRows: TypeAlias = Mapping[str, Mapping[str, float | None]]  # what `planning.question.recall` gives
 
 RECENT = 50  # updates that "now" is made of
-STRETCHES = 60  # bars of where the time went
+TIME_STRETCHES = 60  # bars of where the time went
 MOST_SAMPLES = 200
 MOST_MARKS = 400
-SHOWN_MARKS = (
-    "checkpoint", "compile", "resume", "attempt", "skip", "rollback", "out_of_memory", "error", "micro_batch_halved", "checkpoint_failed",
-    "rank_drifted", "ended",
-)  # fmt: skip
-GROUPS = {
-    "model": msg("Model"), "data": msg("Data"), "optimizer": msg("Optimizer"), "schedule": msg("Schedule"),
-    "evaluation": msg("Evaluation"), "checkpoint": msg("Checkpoints"), "machine": msg("Machine"), "output": msg("Output"),
-}  # fmt: skip
+SHOWN_MARKS = frozenset(
+    """checkpoint compile resume attempt skip rollback out_of_memory error micro_batch_halved checkpoint_failed
+    rank_drifted ended""".split()
+)
 FACTS: tuple[tuple[str, Message, str], ...] = (
     ("parameters_total", msg("parameters"), "parameters"),
     ("dataset_tokens", msg("training tokens"), "tokens"),
@@ -49,32 +48,41 @@ FACTS: tuple[tuple[str, Message, str], ...] = (
     ("peak_flops", msg("peak"), "flops_per_s"),
     ("torch", msg("torch"), "text"),
     ("preset", msg("preset"), "text"),
-    ("wall_s", msg("took"), "seconds"),
+    ("wall_s", msg("duration"), "seconds"),
 )
 
 
-def row_of(columns: Columns, state: str) -> dict[str, Any]:
-    """One line of the list of runs."""
+@cache
+def page_strings() -> dict[str, str]:
+    """Every sentence that the page itself says, by the key under which its scripts ask for it."""
+    text = (resources.files("nanolens.page") / "strings.toml").read_text(encoding="utf-8")
+    return {f"{group}.{key}": said for group, words in tomllib.loads(text).items() for key, said in words.items()}
+
+
+def words_of(lang: str) -> dict[str, str]:
+    """By key, in the reader's language, the placeholders still open: the page fills them."""
+    return {key: translated(sentence, lang) for key, sentence in page_strings().items()}
+
+
+def row_of(columns: Columns, state: str) -> JsonObject:
     run, case = columns.run, columns.case
     best = int(np.nanargmin(case.evals.val)) if np.isfinite(case.evals.val).any() else None
     took = case.steps.took_s[-RECENT:]
     update_s = float(np.nanmean(took)) if np.isfinite(took).any() else math.nan
-    speed = columns.series.get("tokens_per_s")
-    mfu = columns.series.get("mfu")
     return {
         "name": run.name,
-        "trainer": run.words.trainer,
+        "trainer": run.conventions.trainer,
         "state": state,
         "step": case.last_step,
         "max_iters": case.whole("max_iters"),
-        "loss": _last(run.steps.loss),
+        "loss": plain(float(run.steps.loss[-1])) if len(run.steps) else None,
         "is_bad": bool(columns.not_finite) and columns.not_finite[-1][1] == int(run.steps.step[-1]),
         "val": float(case.vals[1][-1]) if len(case.vals[1]) else None,
         "best_val": None if best is None else float(case.evals.val[best]),
-        "best_se": None if best is None else _finite(float(case.evals.val_se[best])),
+        "best_se": None if best is None else float(case.evals.val_se[best]),
         "best_step": None if best is None else int(case.evals.step[best]),
-        "tokens_per_s": _recent(speed),
-        "mfu": _recent(mfu),
+        "tokens_per_s": _recent(columns, "tokens_per_s"),
+        "mfu": _recent(columns, "mfu"),
         "left_s": _left_s(columns, update_s) if state in ("running", "silent") else None,
         "created_at_s": run.number("created_at_s"),
         "parameters": None if case.parameters is None else case.parameters.value,
@@ -94,7 +102,7 @@ def _left_s(columns: Columns, update_s: float) -> float | None:
     return updates * update_s + (updates / interval * float(evals[-1]) if interval and len(evals) else 0.0)
 
 
-def view_of(columns: Columns, state: str, preset: Preset | None, planned: Mapping[str, Any] | None, lang: str) -> dict[str, Any]:
+def view_of(columns: Columns, state: str, preset: Preset | None, planned: PlanRows | None, lang: str) -> JsonObject:
     run = columns.run
     return {
         "row": row_of(columns, state),
@@ -113,115 +121,112 @@ def view_of(columns: Columns, state: str, preset: Preset | None, planned: Mappin
 
 
 def _facts(columns: Columns, lang: str) -> list[dict[str, str]]:
-    found = []
-    for key, title, kind in FACTS:
-        value = columns.run.get(key)
-        if value is not None and value != "":
-            found.append({"what": say(title, lang), "value": show(value, kind, lang)})
-    return found
+    known = [(columns.run.get(key), title, kind) for key, title, kind in FACTS]
+    return [
+        {"what": say(title, lang), "value": show(value, kind, lang)}
+        for value, title, kind in known
+        if value is not None and value != ""
+    ]
 
 
-def levels_of(columns: Columns, lang: str) -> list[dict[str, Any]]:
+def levels_of(columns: Columns, lang: str) -> list[JsonObject]:
     """Losses that mean something on this corpus."""
     case = columns.case
     levels = (
         ("chance", case.ln_vocab, msg("ln V: knows nothing")),
-        ("unigram", case.unigram_nats, msg("unigram: knows how frequent each token is")),
-        ("bigram", case.bigram_nats, msg("bigram: looks at the token before")),
+        ("unigram", case.unigram_nats, msg("unigram: knows token frequencies")),
+        ("bigram", case.bigram_nats, msg("bigram: sees the previous token")),
     )
     return [{"key": key, "y": value, "label": say(label, lang)} for key, value, label in levels if value is not None]
 
 
-def _reference(columns: Columns) -> dict[str, Any] | None:
+def _reference(columns: Columns) -> JsonObject | None:
     """The known run of this corpus and model, where its updates have as many tokens as ours."""
     known, per_update = columns.case.reference, columns.case.tokens_per_update
-    if known is None or per_update is None or known.tokens_per_update is None or abs(per_update.value / known.tokens_per_update - 1) > 0.1:
+    if known is None or per_update is None or known.tokens_per_update is None:
+        return None
+    if abs(per_update.value / known.tokens_per_update - 1) > 0.1:
         return None
     points = dict(known.val_by_step)
     for step, loss in ((known.best_step, known.best_val), (known.end_step, known.end_val)):
         if step is not None and loss is not None:
             points.setdefault(step, loss)  # a recorded curve knows better than a single figure
     steps = sorted(points)
-    return {"name": known.name, "source": known.source, "step": steps, "y": [points[step] for step in steps]} if steps else None
+    found = {"name": known.name, "source": known.source, "step": steps, "y": [points[step] for step in steps]}
+    return found if steps else None
 
 
-def _expected(columns: Columns, preset: Preset | None, planned: Mapping[str, Any] | None, lang: str) -> dict[str, Any] | None:
+def _expected(columns: Columns, preset: Preset | None, planned: PlanRows | None, lang: str) -> JsonObject | None:
     """The curve that runs of these very settings took before, or the end that `plan` had expected."""
     if preset is not None and preset.curve:
-        steps, means, spreads = zip(*preset.curve, strict=True)
-        return {
-            "label": say(msg("expected of preset {preset:code}: mean of its runs, ± 2 standard deviations", preset=preset.name), lang),
-            "step": list(steps),
-            "y": list(means),
-            "low": [mean - 2 * spread for mean, spread in zip(means, spreads, strict=True)],
-            "high": [mean + 2 * spread for mean, spread in zip(means, spreads, strict=True)],
-        }
-    end, loss = columns.case.whole("max_iters"), (planned or {}).get("final_loss")
-    if end is None or loss is None or not isinstance(loss.get("value"), (int, float)):
+        label = msg("expected for preset {preset:code}: mean of its runs, ± 2 standard deviations", preset.name)
+        steps, means, spreads = map(np.array, zip(*preset.curve, strict=True))
+        band = {"low": (means - 2 * spreads).tolist(), "high": (means + 2 * spreads).tolist()}
+        return {"label": say(label, lang), "step": steps.tolist(), "y": means.tolist(), **band}
+    end, loss = columns.case.whole("max_iters"), (planned or {}).get("final_loss", {})
+    if end is None or not isinstance(value := loss.get("value"), (int, float)):
         return None
-    value = float(loss["value"])
-    low, high = (float(loss[key]) if loss.get(key) is not None else value for key in ("low", "high"))
-    return {"label": say(msg("expected at the end by the plan"), lang), "step": [end], "y": [value], "low": [low], "high": [high]}
+    low, high = (value if (edge := loss.get(key)) is None else edge for key in ("low", "high"))
+    label = msg("expected at the end according to the plan")
+    return {"label": say(label, lang), "step": [end], "y": [float(value)], "low": [float(low)], "high": [float(high)]}
 
 
-def _marks(run: Run) -> list[dict[str, Any]]:
+def _marks(run: RunRecord) -> list[JsonObject]:
     shown = [mark for mark in run.marks if mark.kind in SHOWN_MARKS and mark.step is not None]
-    kept = shown if len(shown) <= MOST_MARKS else [shown[i] for i in np.linspace(0, len(shown) - 1, MOST_MARKS).astype(int)]
-    return [{"kind": m.kind, "step": m.step, "took_s": _finite(m.took_s), "text": m.text[:300]} for m in kept]
+    return [
+        {"kind": mark.kind, "step": mark.step, "took_s": mark.took_s, "text": mark.text[:300]}
+        for mark in _spread(shown, MOST_MARKS)
+    ]
 
 
-def _samples(run: Run) -> list[dict[str, Any]]:
+def _samples(run: RunRecord) -> list[JsonObject]:
     written = [mark for mark in run.marks if mark.kind == "sample"]
-    kept = written if len(written) <= MOST_SAMPLES else [written[i] for i in np.linspace(0, len(written) - 1, MOST_SAMPLES).astype(int)]
-    return [{"step": mark.step, "text": mark.text[:8000]} for mark in kept]
+    return [{"step": mark.step, "text": mark.text[:8000]} for mark in _spread(written, MOST_SAMPLES)]
 
 
-def config_of(run: Run, lang: str) -> list[dict[str, Any]]:
+def _spread(marks: list[Mark], most: int) -> list[Mark]:
+    return marks if len(marks) <= most else [marks[i] for i in np.linspace(0, len(marks) - 1, most).astype(int)]
+
+
+def config_of(run: RunRecord, lang: str) -> list[JsonObject]:
     """Settings by group, each with its meaning; then what else is known of the run."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, str]]] = {}
     for key, known in settings().items():
         fact = run.known.get(key)
         if fact is None:
             continue
         meaning = say(known.meaning, lang) + (f" ({known.unit})" if known.unit else "")
-        row = {"key": key, "value": as_text(fact.value), "meaning": meaning, "where": fact.where, "usual": as_text(known.default)}
-        groups.setdefault(known.group, []).append(row)
-    shown = [{"group": say(GROUPS[name], lang), "rows": rows} for name, rows in groups.items()]
+        row = {"key": key, "value": as_text(fact.value), "meaning": meaning, "where": fact.where}
+        groups.setdefault(known.group, []).append({**row, "usual": as_text(known.default)})
+    shown: list[JsonObject] = [{"group": say(TITLES[name], lang), "rows": rows} for name, rows in groups.items()]
     named = {key for key, _, _ in FACTS}
     others = [
         {"key": key, "value": str(fact.value)[:400], "meaning": "", "where": fact.where or fact.origin, "usual": ""}
         for key, fact in sorted(run.known.items())
         if key not in settings() and key not in named and not isinstance(fact.value, (dict, list, tuple))
     ]
-    return [*shown, {"group": say(msg("Other facts"), lang), "rows": others}] if others else shown
+    if others:
+        shown.append({"group": say(msg("Other details"), lang), "rows": others})
+    return shown
 
 
-def _time(columns: Columns, lang: str) -> dict[str, Any] | None:
-    bars = columns.bars(STRETCHES)
+def _time(columns: Columns, lang: str) -> JsonObject | None:
+    bars = columns.time_bars(TIME_STRETCHES)
     if bars is None:
         return None
-    totals = {part: float(seconds.sum()) for part, seconds in bars.seconds.items()}
+    ends, seconds = bars
+    totals = {part: float(each.sum()) for part, each in seconds.items()}
     if any(columns.run.time_parts.values()):
         totals = {part: float(columns.run.time_parts.get(part, 0.0)) for part in totals}
-    parts = [part for part, seconds in totals.items() if seconds > 0]
-    whole = sum(totals.values()) or 1.0
-    return {
-        "start": max(0, int(columns.step[0]) - 1),
-        "ends": bars.ends.tolist(),
-        "parts": [
-            {
-                "key": part,
-                "name": say(PART_NAMES[part], lang),
-                "seconds": bars.seconds[part].tolist(),
-                "total_s": totals[part],
-                "share": totals[part] / whole,
-            }
-            for part in parts
-        ],
-    }
+    whole, parts = sum(totals.values()) or 1.0, []
+    for part, total_s in totals.items():
+        if total_s > 0:
+            row = {"key": part, "name": say(PART_NAMES[part], lang), "seconds": seconds[part].tolist()}
+            parts.append({**row, "total_s": total_s, "share": total_s / whole})
+    return {"start": max(0, int(columns.step[0]) - 1), "ends": ends.tolist(), "parts": parts}
 
 
-def findings_of(diagnosis: Diagnosis, held: Sequence[Held], is_fault: Any, lang: str) -> dict[str, Any]:
+def findings_of(diagnosis: Diagnosis, held: Sequence[PlanCheck], lang: str) -> JsonObject:
     return {
         "findings": [_finding(finding, is_fault(finding), lang) for finding in diagnosis.findings],
         "not_checked": [{"code": item.code, "because": say(item.because, lang)} for item in diagnosis.not_checked],
@@ -229,8 +234,11 @@ def findings_of(diagnosis: Diagnosis, held: Sequence[Held], is_fault: Any, lang:
     }
 
 
-def _finding(finding: Finding, is_fault: bool, lang: str) -> dict[str, Any]:
-    change = finding.change
+def _finding(finding: Finding, is_fault: bool, lang: str) -> JsonObject:
+    advice, change = None, finding.change
+    if change is not None:
+        setting = setting_line(change) if change.key else ""
+        advice = {"words": say(change.words, lang), "setting": setting, "command": change.command}
     at = [item.at_step for item in finding.evidence if item.at_step is not None]
     return {
         "code": finding.code,
@@ -238,38 +246,32 @@ def _finding(finding: Finding, is_fault: bool, lang: str) -> dict[str, Any]:
         "how_sure": say(SURENESS[finding.sureness], lang),
         "is_fault": is_fault,
         "claim": say(finding.claim, lang),
-        "evidence": [{"words": say(evidence_words(item, lang), lang), "at_step": item.at_step} for item in finding.evidence],
+        "evidence": [{"words": say(evidence_words(item), lang), "at_step": item.at_step} for item in finding.evidence],
         "at_step": at[0] if at else None,
-        "change": None
-        if change is None
-        else {"words": say(change.words, lang), "setting": setting_line(change) if change.key else "", "command": change.command},
+        "change": advice,
         "wrong_if": say(finding.wrong_if, lang),
     }
 
 
-def forecast_of(found: Forecast | Refusal, lang: str) -> dict[str, Any]:
+def forecast_of(found: Forecast | Refusal, lang: str) -> JsonObject:
     if isinstance(found, Refusal):
         instead = None if found.instead is None else say(found.instead, lang)
         return {"because": say(found.because, lang), "instead": instead}
-    steps, median, low, high = (np.asarray(column).tolist() for column in found.curve)
-    return {
-        "words": say(headline(found), lang), "step": steps, "y": median, "low": low, "high": high,
-        "notes": [say(note, lang) for note in found.notes],
-    }  # fmt: skip
+    names = ("step", "y", "low", "high")
+    curve = {name: np.asarray(column).tolist() for name, column in zip(names, found.curve, strict=True)}
+    return {"words": say(headline(found), lang), **curve, "notes": [say(note, lang) for note in found.notes]}
 
 
-def comparison_of(comparison: Comparison, lang: str) -> dict[str, Any]:
-    from nanolens.present.compare import EFFECTS, table_rows, verdict_blocks
-
+def comparison_of(comparison: Comparison, lang: str) -> JsonObject:
     return {
         "sides": [{"name": side.name, "title": side.title} for side in comparison.sides],
         "verdicts": [
-            {"words": block.text.replace(TIE, " "), "role": block.role}
-            for block in verdict_blocks(comparison, lang)
+            {"words": said(block.text, lang), "role": block.role}
+            for block in verdict_parts(comparison)
             if block.text and block.role != "head"
         ],
         "remarks": [say(remark, lang) for remark in comparison.remarks],
-        "table": [{"what": say(what, lang), "cells": cells} for what, cells in table_rows(comparison, lang)],
+        "table": [{"what": say(what, lang), "cells": cells} for what, cells in table_rows(comparison)],
         "differences": [
             {
                 "what": say(each.what, lang),
@@ -285,20 +287,8 @@ def comparison_of(comparison: Comparison, lang: str) -> dict[str, Any]:
     }
 
 
-def _recent(column: np.ndarray | None) -> float | None:
+def _recent(columns: Columns, name: str) -> float | None:
     """The median of the last updates that tell it."""
-    told = column[-RECENT:] if column is not None else np.zeros(0)
-    told = told[np.isfinite(told)]
-    return float(np.median(told)) if len(told) else None
-
-
-def _last(column: np.ndarray) -> float | str | None:
-    """The last value, with NaN and infinity by their names."""
-    if not len(column):
-        return None
-    value = float(column[-1])
-    return value if math.isfinite(value) else str(value)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    recent = columns.series.get(name, np.zeros(0))[-RECENT:]
+    finite = recent[np.isfinite(recent)]
+    return float(np.median(finite)) if len(finite) else None

@@ -1,26 +1,25 @@
 """A budget turned round: the best model size, batch, learning rate and length for so many hours, FLOPs or tokens.
 
-The size minimises a loss law over a ladder of usual shapes. Each shape gets as many tokens as the budget pays for, and tokens that repeat
-the data count for what they are worth. Batch and learning rate follow from the length (Step Law)."""
+The size minimises a loss law over a ladder of usual shapes. Each shape gets as many tokens as the budget pays for, and
+tokens that repeat the data count for what they are worth. Batch and learning rate follow from the length (Step Law)."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from nanolens.analysis.plan_rows import two_digits
-from nanolens.config.fields import Config
+from nanolens.config.fields import Config, recommended_warmup
 from nanolens.errors import fault
-from nanolens.facts.laws import LOSS_LAWS, SMALLEST_FITTED_N, step_law_batch, step_law_rate, worth_of_tokens
+from nanolens.facts import laws
 from nanolens.message import Message, msg
 from nanolens.planning.figures import DataFacts, MachineFacts
 from nanolens.planning.memory import largest_micro_batch
-from nanolens.sizing import Shape, flops_per_token, parameters, shape_of
-from nanolens.sizing.roofline import update_time
+from nanolens.planning.time import rated_update
+from nanolens.sizing.shape import Shape, flops_per_token, parameters, shape_of
 
 Kind = Literal["seconds", "flops", "tokens"]
 
@@ -32,76 +31,43 @@ class Budget:
     text: str
 
 
-LADDER = (
-    (2, 2, 64),
-    (3, 3, 96),
-    (4, 4, 128),
-    (4, 4, 192),
-    (6, 4, 256),
-    (6, 5, 320),
-    (6, 6, 384),
-    (8, 7, 448),
-    (8, 8, 512),
-    (10, 10, 640),
-    (12, 12, 768),
-    (14, 14, 896),
-    (16, 16, 1024),
-    (20, 20, 1280),
-    (24, 24, 1536),
-    (28, 28, 1792),
-    (32, 32, 2048),
+MODEL_SIZES = (
+    *((2, 2, 64), (3, 3, 96), (4, 4, 128), (4, 4, 192), (6, 4, 256), (6, 5, 320), (6, 6, 384), (8, 7, 448)),
+    *((size, size, 64 * size) for size in (8, 10, 12, 14, 16, 20, 24, 28, 32)),
 )
 """(n_layer, n_head, n_embd): heads of 32 to 64 channels, deeper as it gets wider."""
 
-_UNITS: dict[str, tuple[Kind, float]] = {
-    "s": ("seconds", 1),
-    "sec": ("seconds", 1),
-    "m": ("seconds", 60),
-    "min": ("seconds", 60),
-    "h": ("seconds", 3600),
-    "hour": ("seconds", 3600),
-    "hours": ("seconds", 3600),
-    "d": ("seconds", 86400),
-    "day": ("seconds", 86400),
-    "days": ("seconds", 86400),
-    "flop": ("flops", 1),
-    "flops": ("flops", 1),
-    "tflop": ("flops", 1e12),
-    "pflop": ("flops", 1e15),
-    "eflop": ("flops", 1e18),
-    "tok": ("tokens", 1),
-    "tokens": ("tokens", 1),
-    "ktok": ("tokens", 1e3),
-    "mtok": ("tokens", 1e6),
-    "btok": ("tokens", 1e9),
-    "ttok": ("tokens", 1e12),
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_UNITS: dict[Kind, dict[str, float]] = {
+    "seconds": {"s": 1, "sec": 1, "m": _MINUTE, "min": _MINUTE}
+    | {"h": _HOUR, "hour": _HOUR, "hours": _HOUR, "d": _DAY, "day": _DAY, "days": _DAY},
+    "flops": {"flop": 1, "flops": 1, "tflop": 1e12, "pflop": 1e15, "eflop": 1e18},
+    "tokens": {"tok": 1, "tokens": 1, "ktok": 1e3, "mtok": 1e6, "btok": 1e9, "ttok": 1e12},
 }
-
 SHARE_FOR_TRAINING = 0.93  # of a time budget; evaluations, checkpoints and the start take the rest
 ASSUMED_EFFICIENCY = 0.5  # of the measured matrix product, until the chosen shape itself has been timed
-SMALL_MODEL_RATE = 3e-3
-"""Most that is suggested below the sizes that Step Law was fitted on, where its formula runs away."""
-MOST_EPOCHS, MOST_PARAMETERS = 24.0, 12.0
-"""Passes over the data, and parameters for each of its tokens, beyond which nothing more is won: nanoGPT's GPU demo, 11 parameters a token,
-is best after 28 passes and worse ever after."""
-EVAL_SHARE = 0.05
+SMALL_MODEL_RATE = 3e-3  # most that is suggested below the sizes that Step Law was fitted on, where it runs away
+MOST_PARAMETERS = 12.0
+"""Per token of the data; more gain nothing: nanoGPT's GPU demo, with 11, is best after 28 epochs and worse later."""
+EVAL_BUDGET = 0.05  # of the time, for evaluations
 MICRO_BATCH_TOKENS = {"cpu": 1024, "gpu": 16384, "apple": 8192}
 
 
-Speed = Callable[[Config, Shape], float | None]
-"""Tokens per second of a config, or None where that is not known."""
-
-
 def budget_named(text: str) -> Budget:
+    """A budget as a user writes it: 2h, 1e15flop, 3Btok."""
     found = re.fullmatch(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*([a-z]+)\s*", text.lower().replace("_", "").replace(",", ""))
-    if found is None or found[2] not in _UNITS or not 0 < float(found[1]) < math.inf:
-        raise fault(
-            msg("{text:code} is not a budget", text=text),
-            where=msg("{option:code}", option=f"--budget={text}"),
-            fix=msg("write a time, FLOPs or tokens: {examples:code}", examples=("2h", "30min", "1e15flop", "3Btok", "500Mtok")),
-        )
-    kind, size = _UNITS[found[2]]
-    return Budget(kind, float(found[1]) * size, text)
+    for kind, units in _UNITS.items():
+        if found is not None and found[2] in units and 0 < float(found[1]) < math.inf:
+            return Budget(kind, float(found[1]) * units[found[2]], text)
+    what, examples = msg("{text:code} is not a valid budget", text), ("2h", "30min", "1e15flop", "3Btok", "500Mtok")
+    raise fault(what, where=f"--budget={text}", fix=msg("give a time, FLOPs or tokens: {examples:code}", examples))
+
+
+def seconds_named(text: str) -> float:
+    if (budget := budget_named(text)).kind == "seconds":
+        return budget.amount
+    what, fix = msg("{text:code} is not a valid time", text), msg("write {examples:code}", ("90s", "10m", "2h"))
+    raise fault(what, where=f"--budget={text}", fix=fix)
 
 
 @dataclass(frozen=True)
@@ -111,17 +77,14 @@ class Choice:
 
 
 def best_for(
-    budget: Budget, base: Config, data: DataFacts, machine: MachineFacts, tokens_per_s: Speed, fixed: frozenset[str] = frozenset()
+    budget: Budget, base: Config, data: DataFacts, machine: MachineFacts, fixed: frozenset[str] = frozenset()
 ) -> Choice:
-    """`base` gives all that the budget does not decide (arch, context, data, …) and `fixed` names what the user set by hand, which stays;
-    `tokens_per_s` says how fast a config trains on the machine."""
-    asked = _Asked(budget, base, data, machine, tokens_per_s, fixed)
-    tried = [trial for size in LADDER if (trial := _trial(asked, size)) is not None]
+    """`base` has all that the budget does not decide (arch, context, data, …); `fixed` names what the user set."""
+    search = _Search(budget, base, data, machine, fixed)
+    tried = [trial for size in MODEL_SIZES if (trial := _trial(search, size)) is not None]
     if not tried:
-        raise fault(
-            msg("no model fits this budget on {machine:code}", machine=machine.name),
-            fix=msg("a larger budget, or a shorter context with {option:code}", option="--block_size=N"),
-        )
+        fix = msg("use a larger budget, or a shorter context with {option:code}", "--block_size=N")
+        raise fault(msg("no model fits this budget on {machine:code}", machine.name), fix=fix)
     best = min(tried, key=lambda trial: trial.loss)
     return Choice(best.config, tuple(_reasons(best, budget, data)))
 
@@ -135,91 +98,85 @@ class _Trial:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Search:
     budget: Budget
     base: Config
     data: DataFacts
     machine: MachineFacts
-    tokens_per_s: Speed
     fixed: frozenset[str]
 
     def set(self, config: Config, **values: object) -> Config:
         return dataclasses.replace(config, **{key: value for key, value in values.items() if key not in self.fixed})  # type: ignore[arg-type]
 
 
-def _trial(asked: _Asked, size: tuple[int, int, int]) -> _Trial | None:
+def _trial(search: _Search, size: tuple[int, int, int]) -> _Trial | None:
     layers, heads, width = size
-    config = asked.set(asked.base, n_layer=layers, n_head=heads, n_embd=width)
+    config = search.set(search.base, n_layer=layers, n_head=heads, n_embd=width)
     if config.n_embd % config.n_head:
         return None
-    shape = shape_of(config, asked.data.vocab_size)
-    draft = _with_batch(asked, config, shape, step_law_batch(_rough_tokens(asked.budget, shape, asked.machine)))
-    tokens = None if draft is None else _affordable(asked, draft, shape)
-    unique = asked.data.train_tokens
-    if unique is not None and tokens is not None:
-        if parameters(shape).total > MOST_PARAMETERS * unique:
-            return None
-        tokens = min(tokens, MOST_EPOCHS * unique)
-    if tokens is None or tokens < 100 * shape.block_size:
+    shape = shape_of(config, search.data.vocab_size)
+    N, unique = parameters(shape).total, search.data.train_tokens
+    rough_tokens = max(1e5, _affordable(search.budget, shape, _rough_speed(shape, search.machine)))
+    draft = _with_batch(search, config, shape, laws.step_law_batch(rough_tokens))
+    speed = None if draft is None else estimated_speed(draft, shape, search.machine)
+    if draft is None or (speed is None and search.budget.kind == "seconds"):
         return None
-    draft = _with_batch(asked, config, shape, step_law_batch(tokens))
+    tokens = _affordable(search.budget, shape, SHARE_FOR_TRAINING * (speed or 0.0))
+    if unique is not None:
+        if MOST_PARAMETERS * unique < N:
+            return None
+        tokens = min(tokens, laws.SPENT_EPOCHS * unique)
+    if tokens < 100 * shape.block_size:
+        return None
+    draft = _with_batch(search, config, shape, laws.step_law_batch(tokens))
     assert draft is not None
-    if asked.budget.kind == "tokens":
-        # The law alone would take the largest model: a length is paired with the size that it is the best use of compute for.
-        loss = abs(math.log(parameters(shape).total / _best_size(tokens)))
+    law = laws.LOSS_LAWS[0]
+    if search.budget.kind == "tokens":
+        # The law alone would take the largest model: a length is paired with the size that it is the best use of
+        # compute for.
+        best_N = (law.alpha * law.A / (law.beta * law.B)) ** (1 / law.alpha) * tokens ** (law.beta / law.alpha)
+        loss = abs(math.log(N / best_N))
     else:
-        worth = worth_of_tokens(tokens, asked.data.train_tokens) if asked.data.train_tokens else tokens
-        loss = LOSS_LAWS[0].loss(parameters(shape).total, worth)
-    return _Trial(asked.set(draft, **lengthened(draft, shape, tokens, asked.data)), shape, tokens, loss)
+        loss = law.loss(N, laws.worth_of_tokens(tokens, unique) if unique else tokens)
+    return _Trial(search.set(draft, **lengthened(draft, shape, tokens, search.data)), shape, tokens, loss)
 
 
-def _best_size(tokens: float) -> float:
-    """Parameters for which this many tokens are the best use of compute, by the first law."""
-    law = LOSS_LAWS[0]
-    return (law.alpha * law.A / (law.beta * law.B)) ** (1 / law.alpha) * tokens ** (law.beta / law.alpha)
-
-
-def _rough_tokens(budget: Budget, shape: Shape, machine: MachineFacts) -> float:
-    each = flops_per_token(shape).training
+def _affordable(budget: Budget, shape: Shape, tokens_per_s: float) -> float:
     if budget.kind == "tokens":
         return budget.amount
-    if budget.kind == "flops":
-        return budget.amount / each
+    return budget.amount * tokens_per_s if budget.kind == "seconds" else budget.amount / flops_per_token(shape).training
+
+
+def _rough_speed(shape: Shape, machine: MachineFacts) -> float:
+    """Tokens per second, as long as nothing better is known of the shape."""
     peak = machine.device.peak(machine.dtype) if machine.device else None
     measured = machine.calibration.peak_flops if machine.calibration else None
-    return max(1e5, budget.amount * 0.4 * machine.count * (peak or measured or 5e10) / each)
+    return 0.4 * machine.count * (peak or measured or 5e10) / flops_per_token(shape).training
 
 
-def _affordable(asked: _Asked, config: Config, shape: Shape) -> float | None:
-    if asked.budget.kind == "tokens":
-        return asked.budget.amount
-    if asked.budget.kind == "flops":
-        return asked.budget.amount / flops_per_token(shape).training
-    speed = asked.tokens_per_s(config, shape)
-    return None if speed is None else SHARE_FOR_TRAINING * asked.budget.amount * speed
-
-
-def _with_batch(asked: _Asked, config: Config, shape: Shape, tokens: float) -> Config | None:
-    """Tokens per update near `tokens`, in micro-batches that fit and keep the device busy. None where not even one sequence fits."""
+def _with_batch(search: _Search, config: Config, shape: Shape, tokens: float) -> Config | None:
+    """With about `tokens` per update, in micro-batches that fit and keep the device busy; None where none fits."""
     sequences = max(1, round(tokens / config.block_size))
-    machine = dataclasses.replace(asked.machine, calibration=None)
+    machine = dataclasses.replace(search.machine, calibration=None)
     room = largest_micro_batch(dataclasses.replace(config, chunked_head=True), shape, machine)
     if room == 0:
         return None
     busy = max(1, MICRO_BATCH_TOKENS.get(machine.kind, 8192) // config.block_size)
     micro = 1 << (max(1, min(sequences, busy, room if room is not None else busy)).bit_length() - 1)
     accumulation = max(1, round(sequences / micro))
-    return asked.set(config, batch_size=micro, gradient_accumulation_steps=accumulation)
+    return search.set(config, batch_size=micro, gradient_accumulation_steps=accumulation)
 
 
 def lengthened(config: Config, shape: Shape, tokens: float, data: DataFacts) -> dict[str, object]:
     """What follows from so many tokens: updates, learning rate, schedule, evaluations and dropout."""
     updates = max(20, round(tokens / config.tokens_per_update))
-    rate = two_digits(best_rate(parameters(shape).total, tokens))
+    N = parameters(shape).total
+    highest = math.inf if N >= laws.SMALLEST_FITTED_N else SMALL_MODEL_RATE
+    rate = laws.two_digits(min(laws.step_law_rate(N, tokens), highest))
     epochs = tokens / data.train_tokens if data.train_tokens else 0.0
     interval = max(10, _round_number(updates / 20))
     # An evaluation costs a third of an update for each of its batches, of which there are eval_iters for each split.
-    affordable = EVAL_SHARE * interval * 3 * config.gradient_accumulation_steps / 2
+    affordable = EVAL_BUDGET * interval * 3 * config.gradient_accumulation_steps / 2
     follows: dict[str, object] = {
         "max_iters": updates,
         "lr_decay_iters": updates,
@@ -231,81 +188,61 @@ def lengthened(config: Config, shape: Shape, tokens: float, data: DataFacts) -> 
         return follows  # its recipe's rates hold from size to size; Step Law speaks of AdamW
     return follows | {
         "learning_rate": rate,
-        "min_lr": two_digits(rate / 10),
+        "min_lr": laws.two_digits(rate / 10),
         "decay_lr": True,
-        "warmup_iters": max(10, min(1000, updates // 20)),
+        "warmup_iters": recommended_warmup(updates),
         "beta2": 0.95 if config.tokens_per_update >= 30_000 else 0.99,
     }
 
 
-def best_rate(N: float, tokens: float) -> float:
-    rate = step_law_rate(N, tokens)
-    return rate if N >= SMALLEST_FITTED_N else min(rate, SMALL_MODEL_RATE)
-
-
-def estimated_speed(machine: MachineFacts) -> Speed:
-    """Tokens per second of a config: by the table for a named device; for this machine from what one shape's measurement achieved."""
-
-    def speed(config: Config, shape: Shape) -> float | None:
-        measured = machine.calibration
-        if measured is not None:
-            achieved = measured.achieved_flops or (measured.peak_flops or 0) * ASSUMED_EFFICIENCY
-            return achieved / flops_per_token(shape).training if achieved else None
-        if machine.device is None:
-            return None
-        guess = update_time(
-            shape, machine.device, batch_size=config.batch_size, accumulation=config.gradient_accumulation_steps, dtype=machine.dtype,
-            dropout=config.dropout, compiled=machine.compiled, devices=machine.count,
-        )  # fmt: skip
-        return config.tokens_per_update / guess.seconds if guess else None
-
-    return speed
+def estimated_speed(config: Config, shape: Shape, machine: MachineFacts) -> float | None:
+    """Tokens per second, from what another shape achieved on this machine, or by the table of devices."""
+    if (measured := machine.calibration) is not None:
+        achieved = measured.achieved_flops or (measured.peak_flops or 0) * ASSUMED_EFFICIENCY
+        return achieved / flops_per_token(shape).training if achieved else None
+    guess = rated_update(config, shape, machine)
+    return config.tokens_per_update / guess.seconds if guess else None
 
 
 def _reasons(best: _Trial, budget: Budget, data: DataFacts) -> Iterator[Message]:
-    N = parameters(best.shape).total
-    yield (
-        msg(
-            "{layers:count} layers of {width:count}: {parameters:parameters} parameters, {ratio:about} tokens for each; "
-            "the lowest loss of the sizes tried, by {law}",
-            layers=best.config.n_layer,
-            width=best.config.n_embd,
-            parameters=N,
-            ratio=best.tokens / N,
-            law=LOSS_LAWS[0].name,
-        )
-        if budget.kind != "tokens"
-        else msg(
-            "{layers:count} layers of {width:count}: {parameters:parameters} parameters, the size for which "
-            "{tokens:tokens} tokens spend compute best, by {law}",
-            layers=best.config.n_layer,
-            width=best.config.n_embd,
-            parameters=N,
-            tokens=best.tokens,
-            law=LOSS_LAWS[0].name,
-        )
-    )
-    if best.config.optimizer == "muon":
+    config, N, epochs = best.config, parameters(best.shape).total, best.tokens / (data.train_tokens or math.inf)
+    size = {"layers": config.n_layer, "width": config.n_embd, "parameters": N, "law": laws.LOSS_LAWS[0].name}
+    batch = {"batch": config.tokens_per_update, "tokens": best.tokens}
+    if budget.kind == "tokens":
         yield msg(
-            "{batch:tokens} tokens per update: Step Law (arXiv 2503.04715) for {tokens:tokens} tokens; the learning rates "
-            "are the recipe's own",
-            batch=best.config.tokens_per_update,
+            "{layers:count layer|layers} of {width:count}: {parameters:parameters} parameters, the size that makes the "
+            "best use of compute with {tokens:tokens} tokens, by {law}",
+            **size,
             tokens=best.tokens,
         )
     else:
         yield msg(
-            "{batch:tokens} tokens per update and a learning rate of {rate:rate}: Step Law (arXiv 2503.04715) for {tokens:tokens} tokens",
-            batch=best.config.tokens_per_update,
-            rate=best.config.learning_rate,
-            tokens=best.tokens,
+            "{layers:count layer|layers} of {width:count}: {parameters:parameters} parameters, {ratio:about} tokens "
+            "per parameter; the lowest loss of the sizes tried, by {law}",
+            **size,
+            ratio=best.tokens / N,
         )
-    if data.train_tokens and best.tokens >= 0.99 * MOST_EPOCHS * data.train_tokens:
+    if config.optimizer == "muon":
         yield msg(
-            "the budget would pay for more, but after {epochs:count} passes over this data nothing more is won: more text would help",
-            epochs=MOST_EPOCHS,
+            "{batch:tokens} tokens per update: Step Law (arXiv 2503.04715) for {tokens:tokens} tokens; the learning "
+            "rates are those of the recipe",
+            **batch,
         )
-    elif data.train_tokens and best.tokens > data.train_tokens:
-        yield msg("the data is repeated {epochs:about} times, which is counted in the choice", epochs=best.tokens / data.train_tokens)
+    else:
+        yield msg(
+            "{batch:tokens} tokens per update and a learning rate of {rate:rate}: Step Law (arXiv 2503.04715) for "
+            "{tokens:tokens} tokens",
+            **batch,
+            rate=config.learning_rate,
+        )
+    if epochs >= 0.99 * laws.SPENT_EPOCHS:
+        yield msg(
+            "the budget allows more, but after {epochs:count epoch|epochs} of this data there is nothing more to gain: "
+            "more text would help",
+            laws.SPENT_EPOCHS,
+        )
+    elif epochs > 1:
+        yield msg("the data is repeated {epochs:about} times, which the choice takes into account", epochs)
 
 
 def _round_number(value: float) -> int:

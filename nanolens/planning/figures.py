@@ -1,15 +1,107 @@
-"""What a plan is made from besides the config: the data and the machine, as far as they are known, and what was measured on it."""
+"""The numbers of a plan (figures.toml says what each is), and what a plan is made from besides the config: the data and
+the machine, as far as they are known, and what was measured on it."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from nanolens.message import Message, msg
-from nanolens.sizing import Device
+import msgspec
+
+from nanolens.config.fields import Config
+from nanolens.message import Message, msg, placeholders
+from nanolens.record.run import Origin
+from nanolens.sizing.devices import Device
+from nanolens.sizing.shape import Shape
 
 if TYPE_CHECKING:
-    from nanolens.analysis.plan_ranks import RanksAsked
+    from nanolens.planning.time import TimePlan
+
+TABLES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text(encoding="utf-8"))
+
+
+class RowAbout(msgspec.Struct, frozen=True):
+    """An entry of figures.toml."""
+
+    kind: str
+    what: str = ""
+    how: str = ""
+    origin: Origin = "calculated"
+    topic: str = ""
+
+
+ROWS = msgspec.convert(TABLES["rows"], dict[str, RowAbout])
+TOPICS = {key: about.topic for key, about in ROWS.items() if about.topic}
+
+
+@dataclass(frozen=True)
+class PlanFigure:
+    key: str  # its name in the JSON
+    what: Message
+    value: float | None  # None where it cannot be said; `how` then says why
+    kind: str  # of `value`, `low` and `high`: one of message.KINDS
+    origin: Origin
+    how: Message  # the formula, the measurement, the table
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class PlanSection:
+    key: str
+    title: Message
+    rows: tuple[PlanFigure, ...]
+
+
+def row(
+    key: str,
+    value: float | None,
+    how: Message | Sequence[object] = (),
+    origin: Origin | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    what: Message | None = None,
+    kind: str = "",
+) -> PlanFigure:
+    """The number of that name; what is not given is as in figures.toml. `how` may be the values of its sentence."""
+    about = ROWS[key]
+    if not isinstance(how, Message):
+        how = Message(about.how, dict(zip(placeholders(about.how), how, strict=True)))
+    what, kind, origin = what or Message(about.what), kind or about.kind, origin or about.origin
+    return PlanFigure(key, what, value, kind, origin, how, low, high)
+
+
+def unknown(key: str, because: Message) -> PlanFigure:
+    return row(key, None, because, "unknown")
+
+
+@dataclass(frozen=True)
+class PlanCheck:
+    """A number of a run against its plan."""
+
+    key: str
+    planned: float
+    low: float
+    high: float
+    actual: float
+
+    @property
+    def verdict(self) -> Literal["as_planned", "above", "below"]:
+        return "above" if self.actual > self.high else "below" if self.actual < self.low else "as_planned"
+
+    @property
+    def topic(self) -> str:
+        return TOPICS[self.key]
+
+    @property
+    def words(self) -> Message:
+        about = ROWS[self.key]
+        values = {"what": Message(about.what), "planned": self.planned, "actual": self.actual}
+        return Message(TABLES["checks"][about.kind][self.verdict], values)
 
 
 @dataclass(frozen=True)
@@ -27,18 +119,14 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A few seconds of this very model on this very machine.
+    """A few seconds of this very model on this very machine. Where the whole model would have taken too long, fewer
+    layers were timed, and the rest follows from the difference."""
 
-    `micro_s` holds what was timed: (sequences in the micro-batch, seconds forward and backward). Where the whole model would have taken too
-    long, fewer layers were timed and the rest follows from the difference: `layers_timed` says which."""
-
-    micro_s: tuple[tuple[int, float], ...]
+    micro_s: tuple[tuple[int, float], ...]  # (sequences in the micro-batch, seconds forward and backward)
     forward_s: tuple[tuple[int, float], ...]  # the same without gradients, as an evaluation does it
     optimizer_s: float  # clipping and the update itself
     memory_bytes: tuple[tuple[int, float], ...]  # (sequences, peak bytes of the process or the device)
-    base_bytes: float  # of which: the interpreter and its libraries, before there was a model
     stall_s: float  # the loop standing still for a checkpoint
-    write_s: float  # writing one, beside the training
     sample_s: float  # one sample text; 0 where none is written
     start_s: float  # from the command to the first update: libraries, model, checks
     end_s: float  # from the last update to the end: the last checkpoint on disk
@@ -48,17 +136,22 @@ class Calibration:
     achieved_flops: float | None  # by this model's updates
     took_s: float
 
-    def micro_batch_s(self, batch_size: int) -> float:
-        return on_line(self.micro_s, batch_size)
-
-    def evaluation_s(self, batch_size: int) -> float:
-        return on_line(self.forward_s, batch_size)
-
-    def memory_at(self, batch_size: int) -> float:
-        return on_line(self.memory_bytes, batch_size)
-
     def update_s(self, batch_size: int, accumulation: int) -> float:
-        return accumulation * self.micro_batch_s(batch_size) + self.optimizer_s
+        return accumulation * on_line(self.micro_s, batch_size) + self.optimizer_s
+
+    @property
+    def margin(self) -> float:
+        """Of a time that follows from these, as a share."""
+        return max(0.05, 2 * self.scatter)
+
+
+@dataclass(frozen=True)
+class RanksAsked:
+    count: int
+    bytes_per_s: float  # one way, of each machine's link
+    latency_s: float
+    speeds: tuple[float, ...]  # of each machine, this one being 1
+    origin: Message  # where the bandwidth comes from
 
 
 @dataclass(frozen=True)
@@ -75,6 +168,22 @@ class MachineFacts:
     calibration: Calibration | None = None
     not_calibrated: Message | None = None  # why there is no measurement
     ranks: RanksAsked | None = None  # several such machines, where the plan is asked about them
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is made from."""
+
+    config: Config
+    shape: Shape
+    data: DataFacts
+    machine: MachineFacts
+    times: TimePlan | Message  # of one machine, or why they are not known
+
+    @property
+    def tokens(self) -> int:
+        """Seen in the whole run."""
+        return self.config.tokens_per_update * self.config.max_iters
 
 
 def on_line(points: tuple[tuple[int, float], ...], x: float) -> float:

@@ -1,64 +1,58 @@
-"""What probes found: each possible cause with what mending it would win, how sure that is, and which comes first.
+"""What probes found: each possible cause with what fixing it would gain, how sure that is, and which comes first.
 
-A branch measures a **gain**: val loss of the unchanged branch less that of the changed one, on the same batches and the same evaluation
-tokens, in nats per token. What counts is the **expected** gain: what the change would bring by the end of the run, or for the rest of its
-budget, so that causes of different kinds can be ranked. A fault that is certain (a leak, a layer that never moves) comes before all gains:
-as long as it is there, the other numbers mean something else.
-"""
+A branch measures a **gain**: val loss of the unchanged branch less that of the changed one, on the same batches and the
+same evaluation tokens, in nats per token. What counts is the **expected** gain: what the change would bring by the end
+of the run, or for the rest of its budget, so that causes of different kinds can be ranked. A fault that is certain (a
+leak, a layer that never moves) comes before all gains: as long as it is there, other numbers mean something else."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.resources import files
 
 import numpy as np
 
 from nanolens.facts.statistics import standard_error, t_quantile
-from nanolens.message import Message, msg
+from nanolens.message import Message
 
-QUESTIONS = ("numbers", "where", "data", "regularisation", "rate", "batch", "size")
-"""In the order in which they are asked: the cheapest first."""
+Triple = tuple[float, float, float]  # low, middle, high
 
-TITLES: dict[str, Message] = {
-    "mask_leak": msg("the model sees the tokens that it is to predict"),
-    "frozen_parameters": msg("a part of the model never changes"),
-    "not_reproducible": msg("the same step twice gives two results"),
-    "precision": msg("the run's precision spoils its numbers"),
-    "val_in_train": msg("text of the val split stands in the train split"),
-    "val_differs": msg("the val split is another kind of text than the train split"),
-    "data_too_little": msg("too little data: the model learns it by heart"),
-    "dropout_too_high": msg("dropout is too strong"),
-    "dropout_too_low": msg("dropout is too weak"),
-    "decay_too_high": msg("weight decay is too strong"),
-    "decay_too_low": msg("weight decay is too weak"),
-    "rate_too_high": msg("the learning rate is too high at the end"),
-    "rate_too_high_all_along": msg("the learning rate is too high all along"),
-    "rate_too_low": msg("the learning rate is too low"),
-    "batch_too_small": msg("the batch is too small"),
-    "batch_too_large": msg("the batch is too large"),
-    "model_too_small": msg("the model is too small"),
-}
-CERTAIN = frozenset(("mask_leak", "frozen_parameters", "not_reproducible"))
+
+@dataclass(frozen=True)
+class Cause:
+    title: Message
+    question: str  # of QUESTIONS
+    powers: Triple = (0.0, 0.0, 0.0)  # what becomes of a gain by the end of the run: see causes.toml
+    share: Triple = (1.0, 1.0, 1.0)
+    is_certain: bool = False
+
+
+_TABLES = tomllib.loads(files("nanolens.probing").joinpath("causes.toml").read_text("utf-8"))
+QUESTIONS = {key: Message(each["title"]) for key, each in _TABLES["questions"].items()}
+TOKEN_KINDS = {key: Message(each["title"]) for key, each in _TABLES["kinds"].items()}
+CAUSES = {key: Cause(**{**each, "title": Message(each["title"])}) for key, each in _TABLES["causes"].items()}
 
 CONFIDENCE = 0.95
 CLEAR = 2.5
-"""Standard errors. Not two: some ten gains are measured of each run, and one of ten that are zero would pass that every fourth time."""
+"""Standard errors. Not two: some ten gains are measured of each run, and one of ten that are zero would pass that every
+fourth time."""
 SMALLEST_WORTH = 0.02
-"""Nats. An expected gain below this is not called a cause, nor one that may turn out to be a loss of more: repeats of such a run differ
-by as much."""
+"""Nats. An expected gain below this is not called a cause, nor one that may turn out to be a loss of more: repeats of
+such a run differ by as much."""
 BRANCH_SPREAD = 0.0015
-"""Nats by which two branches may differ that should be equal, beyond the error of the evaluation: a short branch ends where its last
-batches leave it. Between branches that share their batches it is small; bench/probes.py shows whether sound runs stay below."""
+"""Nats by which two branches may differ that should be equal, beyond the error of the evaluation: a short branch ends
+where its last batches leave it. Between branches that share their batches it is small; bench/probes.py shows whether
+sound runs stay below."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One possible cause and what mending it is worth. `gain` is None where it cannot be measured in nats."""
+    """One possible cause and what fixing it is worth. `gain` is None where it cannot be measured in nats."""
 
-    cause: str  # of TITLES
-    question: str  # of QUESTIONS
+    cause: str  # of CAUSES
     change: Message  # what was changed, or compared with what
     gain: float | None  # in the branch
     se: float
@@ -81,28 +75,37 @@ class Effect:
 
     @property
     def title(self) -> Message:
-        return TITLES[self.cause]
+        return CAUSES[self.cause].title
+
+    @property
+    def question(self) -> str:
+        return CAUSES[self.cause].question
+
+
+def seen_fact(cause: str, change: Message, cost: float, branch: str = "") -> Effect:
+    nan = math.nan
+    return Effect(cause, change, None, nan, None, nan, nan, cost, branch=branch, is_fact=True)
 
 
 @dataclass(frozen=True)
-class Reading:
+class Measurement:
     """Something measured that is no cause by itself."""
 
     question: str
     words: Message
-    values: dict[str, Any] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeAnswer:
     run: str
     step: int
     rest: int  # updates that the expected gains are for
     is_over: bool  # the run had done its updates, and `rest` is what it might go on for
     effects: tuple[Effect, ...] = ()  # ranked
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[Measurement, ...] = ()
     not_asked: tuple[tuple[str, Message], ...] = ()
-    costs: dict[str, float] = field(default_factory=dict)  # of each question, in updates of the run
+    costs: Mapping[str, float] = field(default_factory=dict)  # of each question, in updates of the run
     run_cost: float = 0.0  # of the whole run, likewise
     took_s: float = 0.0
 
@@ -116,21 +119,19 @@ class Answer:
         return self.effects[0] if self.effects and self.effects[0].is_clear else None
 
 
-def ranked(effects: Iterable[Effect]) -> tuple[Effect, ...]:
-    """Certain faults, then clear gains by size, then the rest.
-
-    A lower rate and a larger batch both take noise out of the updates, and the wider branch has a lower rate, too. Where these do not win
-    clearly more than the lower rate does, the rate is named first: it costs nothing."""
-    effects = list(effects)
-    quieter = max((e for e in effects if e.cause.startswith("rate_too_high") and e.is_clear), key=lambda e: e.expected or 0.0, default=None)
+def ranked(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """Certain faults, then clear gains by size, then the rest. A lower rate and a larger batch both take noise out of
+    the updates, and the wider branch has a lower rate, too: where these win no more, the free rate is named first."""
+    lower_rates = [each for each in effects if each.cause.startswith("rate_too_high") and each.is_clear]
+    quieter = max(lower_rates, key=lambda each: each.expected or 0.0, default=None)
 
     def place(effect: Effect) -> tuple[int, float]:
-        expected = -math.inf if effect.expected is None else effect.expected
-        if quieter is not None and effect.cause in ("batch_too_small", "model_too_small") and not _wins_more(effect, quieter):
-            expected = min(expected, math.nextafter(quieter.expected or 0.0, -math.inf))
         if effect.is_fact:
-            return (0, -float(len(TITLES)) + list(TITLES).index(effect.cause))
-        return (1 if effect.is_clear else 2, -expected)
+            return 0, list(CAUSES).index(effect.cause)
+        expected = -math.inf if effect.expected is None else effect.expected
+        if quieter and effect.cause in ("batch_too_small", "model_too_small") and not _wins_more(effect, quieter):
+            expected = min(expected, math.nextafter(quieter.expected or 0.0, -math.inf))
+        return 1 if effect.is_clear else 2, -expected
 
     return tuple(sorted(effects, key=place))
 
@@ -141,57 +142,54 @@ def _wins_more(effect: Effect, other: Effect) -> bool:
 
 def is_settled(effects: Sequence[Effect]) -> bool:
     """Whether to ask on makes no sense: a certain fault makes the other answers meaningless."""
-    return any(effect.cause in CERTAIN and effect.is_clear for effect in effects)
+    return any(CAUSES[effect.cause].is_certain and effect.is_clear for effect in effects)
 
 
 def paired_gain(unchanged: np.ndarray, changed: np.ndarray) -> tuple[float, float]:
-    """Gain and its standard error, from the losses of the same batches. A side with k times as many batches (of 1/k the size) is gathered
-    first; sides that do not fit are compared by their means."""
-    a, b = np.asarray(unchanged, float), np.asarray(changed, float)
-    short = min(len(a), len(b))
-    if short and len(a) % short == 0 and len(b) % short == 0:
-        a, b = (x.reshape(short, -1).mean(axis=1) for x in (a, b))
-        error = standard_error(a - b)
-        gain = float(np.mean(a - b))
-    else:
-        one, other = standard_error(a), standard_error(b)
-        error = None if one is None or other is None else math.hypot(one, other)
-        gain = float(np.mean(a) - np.mean(b))
-    return gain, math.hypot(error if error is not None else math.inf, BRANCH_SPREAD)
+    """Gain and its standard error, from the losses of the same windows."""
+    apart = np.asarray(unchanged, float) - np.asarray(changed, float)
+    error = standard_error(apart)
+    return float(np.mean(apart)), math.hypot(math.inf if error is None else error, BRANCH_SPREAD)
+
+
+def extrapolated_gain(cause: str, gain: float, se: float, longer: float = 1.0) -> tuple[float, float, float]:
+    """(expected gain by the end, low, high): the error of the measurement and the range of what becomes of such gains
+    together. `longer`: the rest of the run over the length of the branch."""
+    growth, z, ratio = CAUSES[cause], t_quantile(0.5 + CONFIDENCE / 2, math.inf), max(1.0, longer)
+    least, middle, most = (part * ratio**power for part, power in zip(growth.share, growth.powers, strict=True))
+    ends = [bound * factor for bound in (gain - z * se, gain + z * se) for factor in (least, most)]
+    return gain * middle, min(ends), max(ends)
 
 
 @dataclass(frozen=True)
-class Growth:
-    """What becomes of a gain by the end of a rest that is r times as long as the branch: times `share` x r ** middle, and between the
-    powers `low` and `high` of it. A gain that is only noise taken away stays about what it is; one that is faster learning goes on growing.
-    Whether the intervals hold is measured by bench/probes.py, where the changes are really made."""
+class NoiseScale:
+    """McCandlish 2018: the batch beyond which more tokens per update hardly make the gradient truer."""
 
+    tokens: float
     low: float
-    middle: float
-    high: float
-    share: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    high: float  # from leaving out each batch in turn, two standard errors
 
 
-GROWTH: dict[str, Growth] = {
-    "rate_too_high": Growth(-0.1, 0.3, 0.8),
-    "rate_lower": Growth(-0.2, 0.1, 0.5),
-    "rate_too_low": Growth(0.2, 0.7, 1.0),
-    "dropout": Growth(-0.1, 0.35, 0.6),
-    "decay": Growth(-0.2, 0.1, 0.6),
-    "batch": Growth(0.0, 0.6, 1.0),
-    "batch_smaller": Growth(-0.2, 0.1, 0.5),  # more updates for the same tokens: a head start
-    "size": Growth(0.6, 1.5, 2.0),  # new room is of no use at first
-    "data": Growth(0.0, 0.0, 0.0, (0.15, 0.4, 0.9)),  # of what is memorised, fresh data wins back a part
-    "as_seen": Growth(0.0, 0.0, 0.0),
-}
+def noise_scale(squares: np.ndarray, of_mean: float, with_mean: np.ndarray, tokens: int) -> NoiseScale | None:
+    """From the squared norms of the gradients of n batches, of their mean, and the dot products of each with the mean:
+    tr(S) / |G|^2, both estimated without bias from two batch sizes, one and all n. None where |G|^2 is not above 0."""
+    n = len(squares)
+    found = _scale(float(squares.mean()), of_mean, n, tokens)
+    if found is None:
+        return None
+    others = []
+    for left in range(n):
+        # The mean without one batch, from numbers at hand: |m - g/n|^2 (n / (n - 1))^2.
+        square = (of_mean - 2 * with_mean[left] / n + squares[left] / n**2) * (n / (n - 1)) ** 2
+        others.append(_scale(float((squares.sum() - squares[left]) / (n - 1)), float(square), n - 1, tokens))
+    logs = np.log([each for each in others if each is not None])
+    if len(logs) < n:
+        return NoiseScale(found, found / 3, float("inf"))
+    error = float(np.sqrt((n - 1) / n * ((logs - logs.mean()) ** 2).sum()))
+    return NoiseScale(found, found * np.exp(-2 * error), found * np.exp(2 * error))
 
 
-def foretold(gain: float, se: float, kind: str, longer: float = 1.0) -> tuple[float, float, float]:
-    """(expected gain by the end, low, high): the error of the measurement and the range of what becomes of such gains together. `longer`:
-    the rest of the run over the length of the branch."""
-    grows, z, ratio = GROWTH[kind], t_quantile(0.5 + CONFIDENCE / 2, math.inf), max(1.0, longer)
-    powers = (grows.low, grows.middle, grows.high)
-    least, middle, most = (share * ratio**power for share, power in zip(grows.share, powers, strict=True))
-    low, high = gain - z * se, gain + z * se
-    ends = [bound * factor for bound in (low, high) for factor in (least, most)]
-    return gain * middle, min(ends), max(ends)
+def _scale(small: float, big: float, n: int, tokens: int) -> float | None:
+    signal = (n * big - small) / (n - 1)
+    noise = (small - big) / (1 / tokens - 1 / (n * tokens))
+    return noise / signal if signal > 0 and noise > 0 else None

@@ -1,25 +1,27 @@
 """`events.jsonl` -> columns: quickly, and only what is new since the last time.
 
-A million steps are 200 MB of JSON. They are decoded in pieces, straight into the few fields that columns hold, and kept in memory and
-(long ones) in a file of the user's cache folder, together with the place up to which they were read. A run that is still going is read
-from there on.
-"""
+A million steps are 200 MB of JSON. They are decoded in pieces, straight into the few fields that columns hold, and kept
+in memory and (long ones) in a file of the user's cache folder, together with the place up to which they were read. A
+run that is still going is read from there on. That file is never in the run folder, and never needed."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import itertools
 import operator
+import os
+import threading
 import typing
+import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Literal, cast
 
 import msgspec
 import numpy as np
 
+from nanolens import files
 from nanolens.record import events as e
 
 PIECE_BYTES = 512 << 10  # small enough to stay in the processor's cache while it is taken apart
@@ -27,11 +29,11 @@ FINGERPRINT_BYTES = 4096
 
 
 class StepFields(msgspec.Struct, tag_field="event", tag="step_taken", gc=False):
-    """The fields of `events.StepTaken` that become columns. Lists are left out: decoding them would cost more than all the rest."""
+    """What becomes columns of `events.StepTaken`; without its lists, which would cost more than all the rest."""
 
     step: int
     loss: float | str
-    rate: float | str
+    lr: float | str = msgspec.field(name="rate")
     grad_norm: float | str
     tokens: int
     took_s: float | str
@@ -42,37 +44,29 @@ class StepFields(msgspec.Struct, tag_field="event", tag="step_taken", gc=False):
     at_s: float = 0.0
     rank: int = 0
 
-    COLUMNS: ClassVar[tuple[str, ...]] = (
-        "step", "loss", "rate", "grad_norm", "tokens", "took_s", "clipped", "data_s", "loss_scale", "memory_bytes", "at_s", "rank",
-    )  # fmt: skip
+
+COLUMNS = StepFields.__struct_fields__
+_KINDS = functools.reduce(operator.or_, {*typing.get_args(e.EVENTS)} - {e.StepTaken}, StepFields)
+_DECODER: msgspec.json.Decoder[StepFields | e.EVENTS] = msgspec.json.Decoder(_KINDS)
 
 
-_KINDS: Any = functools.reduce(operator.or_, (kind for kind in typing.get_args(e.EVENTS) if kind is not e.StepTaken), StepFields)
-_DECODER = msgspec.json.Decoder(_KINDS)
-
-
-@dataclass(frozen=True)
-class Other:
-    """An event that is no step: which line of the record it is, and how many steps stand before it."""
-
+class Other(msgspec.Struct, frozen=True):
     line: int
-    steps_before: int
-    event: Any
+    event: e.EVENTS
 
 
-@dataclass
-class Record:
-    """What was read so far."""
-
-    columns: dict[str, np.ndarray] = field(default_factory=lambda: {name: np.zeros(0) for name in (*StepFields.COLUMNS, "line")})
-    others: list[Other] = field(default_factory=list)
+class Record(msgspec.Struct):
+    columns: dict[str, np.ndarray] = msgspec.field(
+        default_factory=lambda: {name: np.zeros(0) for name in (*COLUMNS, "line")}
+    )
+    others: list[Other] = []
     offset: int = 0  # bytes read, whole lines
     lines: int = 0
     not_understood: int = 0
     fingerprint: str = ""  # of the last bytes before the offset: a file that was replaced is read anew
+    format: Literal[2] = 2  # of the file in the cache
 
     def fits(self, path: Path) -> bool:
-        """Is this what the file still begins with?"""
         try:
             return path.stat().st_size >= self.offset and fingerprint_at(path, self.offset) == self.fingerprint
         except OSError:
@@ -80,25 +74,23 @@ class Record:
 
 
 def read_on(path: Path, record: Record) -> Record:
-    """The record with all whole lines that the file has by now."""
     pieces: list[dict[str, np.ndarray]] = []
     others = list(record.others)
     offset, lines, bad = record.offset, record.lines, record.not_understood
-    steps = len(record.columns["step"])
     with open(path, "rb") as file:
         file.seek(offset)
         for piece in _whole_lines(file):
             events, places, its_lines, wrong = _decoded(piece)
+            places = places + (lines + 1)
+            taken = [event for event in events if type(event) is StepFields]
             apart = [index for index, event in enumerate(events) if type(event) is not StepFields]
-            others += [Other(lines + int(places[index]) + 1, steps + index - n, events[index]) for n, index in enumerate(apart)]
-            if len(apart) < len(events):
-                taken = _without(events, apart)
-                pieces.append(_columns(taken, np.delete(places, apart) + (lines + 1), piece))
-                steps += len(taken)
+            others += [Other(int(places[index]), cast(e.EVENTS, events[index])) for index in apart]
+            if taken:
+                pieces.append(_columns(taken, np.delete(places, apart), piece))
             lines, bad, offset = lines + its_lines, bad + wrong, offset + len(piece)
     if offset == record.offset:
         return record
-    columns = {name: np.concatenate([before, *(piece[name] for piece in pieces)]) for name, before in record.columns.items()}
+    columns = {name: np.concatenate([old, *(piece[name] for piece in pieces)]) for name, old in record.columns.items()}
     return Record(columns, others, offset, lines, bad, fingerprint_at(path, offset))
 
 
@@ -108,7 +100,7 @@ def fingerprint_at(path: Path, offset: int) -> str:
         return hashlib.sha256(file.read(min(offset, FINGERPRINT_BYTES))).hexdigest()
 
 
-def _whole_lines(file: Any) -> Iterator[bytes]:
+def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Pieces of the file that end with a line; a torn last line is left."""
     rest = b""
     while block := file.read(PIECE_BYTES):
@@ -117,13 +109,11 @@ def _whole_lines(file: Any) -> Iterator[bytes]:
             yield whole + newline
 
 
-def _decoded(piece: bytes) -> tuple[list[Any], np.ndarray, int, int]:
-    """(events, the line of each within the piece, lines, lines that are no events). One bad line makes the piece be read line by line."""
-    try:
+def _decoded(piece: bytes) -> tuple[list[StepFields | e.EVENTS], np.ndarray, int, int]:
+    """(events, line of each within the piece, lines, lines that are no events); line by line where one is bad."""
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         events = _DECODER.decode_lines(piece)
         return events, np.arange(len(events)), len(events), 0
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        pass
     events, places, wrong = [], [], 0
     lines = piece.split(b"\n")[:-1]
     for number, line in enumerate(lines):
@@ -135,17 +125,11 @@ def _decoded(piece: bytes) -> tuple[list[Any], np.ndarray, int, int]:
     return events, np.array(places, np.int64), len(lines), wrong
 
 
-def _without(events: list[Any], apart: list[int]) -> list[StepFields]:
-    """All but a few, by slices: most events are steps."""
-    bounds = [-1, *apart, len(events)]
-    return [event for low, high in itertools.pairwise(bounds) for event in events[low + 1 : high]] if apart else events
-
-
 def _columns(taken: list[StepFields], line: np.ndarray, piece: bytes) -> dict[str, np.ndarray]:
     """Fields that occur nowhere in the piece have their default in every step, and are not asked for one by one."""
     count = len(taken)
     columns = {"line": line.astype(np.float64)}
-    for name in StepFields.COLUMNS:
+    for name in COLUMNS:
         if name in _OPTIONAL and _OPTIONAL[name] not in piece:
             columns[name] = np.full(count, np.nan if name in _MAY_LACK else 0.0)
         elif name in _MAY_LACK:
@@ -157,3 +141,62 @@ def _columns(taken: list[StepFields], line: np.ndarray, piece: bytes) -> dict[st
 
 _MAY_LACK = ("loss_scale", "memory_bytes")
 _OPTIONAL = {name: f'"{name}":'.encode() for name in ("clipped", "data_s", "at_s", "rank", *_MAY_LACK)}
+
+
+WORTH_KEEPING_BYTES = 4 << 20  # below it reading anew is as quick
+LARGEST_BYTES = 2 << 30  # of all kept files together; the oldest go first
+IN_MEMORY = 8  # runs
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, msgspec.MsgspecError)
+_memory: dict[Path, Record] = {}
+_lock = threading.Lock()
+
+
+def read_record(events_file: Path) -> Record:
+    """The record of a run as it is now, with as little reading as can be."""
+    path = events_file.resolve()
+    with _lock:
+        known = _memory.get(path)
+    if known is None or not known.fits(path):
+        known = _load(path)
+    fresh = read_on(path, known)
+    if fresh.offset - known.offset >= WORTH_KEEPING_BYTES:
+        _save(path, fresh)
+    with _lock:
+        _memory.pop(path, None)
+        _memory[path] = fresh
+        while len(_memory) > IN_MEMORY:
+            _memory.pop(next(iter(_memory)))
+    return fresh
+
+
+def _file_for(path: Path) -> Path:
+    return files.cache_folder() / "columns" / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.npz"
+
+
+def _load(path: Path) -> Record:
+    """What was kept of this file; an empty record where nothing was, or it does not fit any more."""
+    try:
+        with open(_file_for(path), "rb") as file, np.load(file, allow_pickle=False) as kept:
+            record = msgspec.json.decode(bytes(kept["record"]), type=Record)
+            record.columns = {name: kept[name] for name in (*COLUMNS, "line")}
+    except _UNREADABLE:
+        return Record()
+    return record if record.fits(path) else Record()
+
+
+def _save(path: Path, record: Record) -> None:
+    without_columns = msgspec.json.encode(msgspec.structs.replace(record, columns={}))
+    # Without its cache a run is only read more slowly: a full or read-only disk is no reason to stop.
+    with contextlib.suppress(OSError), files.whole_file(_file_for(path)) as file:
+        np.savez(file, record=np.frombuffer(without_columns, np.uint8), **record.columns)  # type: ignore[arg-type]
+    _make_room()
+
+
+def _make_room() -> None:
+    with contextlib.suppress(OSError):
+        kept = (files.cache_folder() / "columns").glob("*.npz")
+        total = 0
+        for file in sorted(kept, key=lambda file: file.stat().st_mtime, reverse=True):
+            total += file.stat().st_size
+            if total > LARGEST_BYTES:
+                file.unlink(missing_ok=True)

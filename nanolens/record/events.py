@@ -1,22 +1,25 @@
 """The vocabulary of a run: what happened, each fact with one meaning. Everything else in nanolens speaks these words.
 
-**step** k means: k updates are done. The first update is step 1 (nanoGPT prints it as `iter 0`; its `step 0` is our evaluation at 0).
-**batch loss** at step k: mean nats per token over the whole global batch of the update that led to k, dropout as trained, not smoothed.
-**train and val loss** at step k: both splits evaluated with the weights of step k, in eval mode, on fixed sets of batches.
-**seconds** end in `_s` and are spans; `at_s` is an instant (seconds since 1970). Shares end in `_frac`. Losses are nats per token.
+**step** k means: k updates are done. The first update is step 1 (nanoGPT prints it as `iter 0`; its `step 0` is our
+evaluation at 0). **batch loss** at step k: mean nats per token over the whole global batch of the update that led to k,
+dropout as trained, not smoothed. **train and val loss** at step k: both splits evaluated with the weights of step k, in
+eval mode, on fixed sets of batches. **seconds** end in `_s` and are spans; `at_s` is an instant (seconds since 1970).
+Shares end in `_frac`. Losses are nats per token.
 
-An event is one JSON line in `events.jsonl`, named by its `event` key. Numbers that are not finite are written as the strings "nan",
-"inf" and "-inf", because JSON has no others. Fields may be added with a default; none changes its meaning.
-"""
+An event is one JSON line in `events.jsonl`, named by its `event` key. Numbers that are not finite are written as the
+strings "nan", "inf" and "-inf", because JSON has no others. Fields may be added with a default; none changes its
+meaning."""
 
 from __future__ import annotations
 
 import msgspec
 
+from nanolens.message import Message
+
 Number = float | str  # a str only for "nan", "inf", "-inf"
 
 PARTS = ("compile", "data", "train", "eval", "checkpoint", "sample", "other")
-"""Every second of a run belongs to one of these. `checkpoint` is the time the loop stood still for it, not the background writing."""
+"""Every second of a run belongs to one of these. `checkpoint` is how long the loop stood still, not the writing."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
@@ -38,6 +41,7 @@ class Chosen(Event, frozen=True, kw_only=True, tag="chosen"):
     what: str
     value: str | int | float | bool
     because: str
+    words: Message | None = None  # `because` as a sentence that can be translated
 
 
 class ConfigChanged(Event, frozen=True, kw_only=True, tag="config_changed"):
@@ -65,7 +69,7 @@ class Compiled(Event, frozen=True, kw_only=True, tag="compiled"):
 class StepTaken(Event, frozen=True, kw_only=True, tag="step_taken"):
     step: int  # updates done, this one included
     loss: Number  # batch loss
-    rate: float  # learning rate of this update (the base rate where groups differ)
+    lr: float = msgspec.field(name="rate")  # learning rate of this update (the base rate where groups differ)
     grad_norm: Number  # before clipping
     clipped: bool = False
     tokens: int  # tokens of this update, all ranks
@@ -76,7 +80,7 @@ class StepTaken(Event, frozen=True, kw_only=True, tag="step_taken"):
     memory_bytes: int | None = None  # resident (CPU) or allocated peak (GPU) since the last step that told it
     rank_s: list[float] | None = None  # took_s of each rank, where there are several
     rank_busy_s: list[float] | None = None  # of which: its own work, without waiting for the gradients of the others
-    rank_comm_s: list[float] | None = None  # how long gradients were on their way, whether or not anybody waited for them
+    rank_comm_s: list[float] | None = None  # how long gradients were on their way, waited for or not
 
 
 class Evaluated(Event, frozen=True, kw_only=True, tag="evaluated"):
@@ -127,6 +131,7 @@ class RolledBack(Event, frozen=True, kw_only=True, tag="rolled_back"):
     from_step: int
     to_step: int
     because: str
+    words: Message | None = None  # `because` as a sentence that can be translated
 
 
 class MicroBatchHalved(Event, frozen=True, kw_only=True, tag="micro_batch_halved"):
@@ -179,12 +184,14 @@ class Warned(Event, frozen=True, kw_only=True, tag="warned"):
     step: int
     code: str
     claim: str
+    words: Message | None = None  # `claim` as a sentence that can be translated
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
     step: int
     why: str  # "finished", "stopped" (signal or request), "failed"
     because: str = ""
+    words: Message | None = None  # `because` as a sentence that can be translated
     parts: dict[str, float] = {}  # seconds by part of PARTS, of this attempt
     wall_s: float = 0.0
     events_lost: int = 0
@@ -198,25 +205,8 @@ class Logged(Event, frozen=True, kw_only=True, tag="logged"):
     values: dict[str, Number | str]
 
 
-EVENTS = (
-    RunStarted
-    | Chosen
-    | ConfigChanged
-    | CheckPassed
-    | Compiled
-    | StepTaken
-    | Evaluated
-    | CheckpointSaved
-    | CheckpointFailed
-    | CheckpointRefused
-    | StepSkipped
-    | RolledBack
-    | MicroBatchHalved
-    | SampleWritten
-    | RankDrifted
-    | RanksPaced
-    | RanksLost
-    | Warned
-    | RunEnded
-    | Logged
-)
+_OfTheRun = RunStarted | Chosen | ConfigChanged | CheckPassed | Compiled | Warned | RunEnded | Logged
+_OfSteps = StepTaken | Evaluated | StepSkipped | RolledBack | MicroBatchHalved | SampleWritten
+_OfCheckpoints = CheckpointSaved | CheckpointFailed | CheckpointRefused
+_OfRanks = RankDrifted | RanksPaced | RanksLost
+EVENTS = _OfTheRun | _OfSteps | _OfCheckpoints | _OfRanks

@@ -1,11 +1,11 @@
 """A Run: one training, as columns of numbers and named facts, whoever made it.
 
-`record.read` makes it from our own folders, `interop` from the logs of other trainers; all of `analysis` and `present` starts here.
-Columns hold NaN where the source does not say; what was not said is never filled in by a guess.
-"""
+`record.read` makes it from our own folders, `logs` from what other trainers print; every feature of the reading room
+starts here. Columns hold NaN where the source does not say; what was not said is never filled in by a guess."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -19,17 +19,30 @@ Column = np.ndarray
 
 
 @dataclass(frozen=True)
-class Steps:
+class Rows:
+    step: Column  # int64: updates done, of a row for an update this one included
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame of these columns, without the losses of single batches."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        kept = {name: column for name, column in columns.items() if not isinstance(column, tuple)}
+        return require("pandas", "pandas").DataFrame(kept)
+
+
+@dataclass(frozen=True)
+class Steps(Rows):
     """One row per update that the source tells of, in order, later attempts in place of the steps they repeated."""
 
-    step: Column  # int64: updates done, this one included
-    loss: Column  # batch loss in nats per token, in the sense of `Run.words.loss`
-    rate: Column  # learning rate
+    loss: Column  # batch loss in nats per token, in the sense of `RunRecord.conventions.loss`
+    lr: Column  # learning rate
     grad_norm: Column  # before clipping
-    took_s: Column  # as the source gives it; `Run.words.time` says what else is inside
+    took_s: Column  # as the source gives it; `RunRecord.conventions.time` says what else is inside
     tokens: Column  # tokens of this update, all devices
     tokens_per_s: Column  # as printed
-    mfu_frac: Column  # as printed, against `Run.words.peak_flops`; NaN for placeholders such as -100 %
+    mfu_frac: Column  # as printed, against `RunRecord.conventions.peak_flops`; NaN for placeholders such as -100 %
     at_s: Column  # instant, seconds since 1970, or NaN
     line: Column  # int64: line of the source (from 1), or number of the event
     printed: Column  # int64: the number that the source prints for this row (nanoGPT's `iter`), for speaking of it
@@ -37,21 +50,14 @@ class Steps:
     data_s: Column
     loss_scale: Column
     memory_bytes: Column
-    not_finite: Column  # 1.0 where the loss was said and is NaN or infinite, 2.0 the gradient norm, 3.0 both; else 0.0 or NaN
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def to_pandas(self) -> Any:
-        """A DataFrame of these columns."""
-        return _frame(self)
+    # 1.0 where the loss was said and is NaN or infinite, 2.0 the gradient norm, 3.0 both; else 0.0 or NaN
+    not_finite: Column
 
 
 @dataclass(frozen=True)
-class Evals:
+class Evals(Rows):
     """One row per evaluation (both splits together)."""
 
-    step: Column  # int64: updates done
     train: Column
     val: Column
     train_se: Column  # standard errors, where per-batch losses were kept
@@ -61,31 +67,20 @@ class Evals:
     at_s: Column
     line: Column
     printed: Column
-    not_finite: Column  # 1.0 where the train loss was said and is NaN or infinite, 2.0 the val loss, 3.0 both; else 0.0 or NaN
+    # 1.0 where the train loss was said and is NaN or infinite, 2.0 the val loss, 3.0 both; else 0.0 or NaN
+    not_finite: Column
     batches: tuple[str, ...] = ()  # fingerprint of the val tokens of each row, where kept
     val_batch_losses: tuple[Column, ...] = ()  # per-batch val losses of each row, where kept
     train_batch_losses: tuple[Column, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.step)
 
-    def to_pandas(self) -> Any:
-        """A DataFrame of these columns, without the losses of single batches."""
-        return _frame(self)
-
-
-def _frame(rows: Steps | Evals) -> Any:
-    columns = {each.name: getattr(rows, each.name) for each in fields(rows)}
-    return require("pandas", "pandas").DataFrame({name: column for name, column in columns.items() if not isinstance(column, tuple)})
-
-
-Origin = Literal["recorded", "given", "printed", "inferred"]
+Origin = Literal["recorded", "given", "printed", "inferred", "measured", "calculated", "estimated", "unknown"]
+"""Where a number comes from. Facts of a run: our own record, the user, the log's text, or a named formula or published
+config. Figures of a plan: the user, a measurement on this machine, exact arithmetic, a law with a range, or nowhere."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A fact and where it comes from: our own record, the user (command line or config file), the log's text, or a named formula."""
-
     value: object
     origin: Origin
     where: str = ""  # "line 3", "--hardware", "known.toml", or the formula
@@ -100,7 +95,8 @@ class Mark:
     line: int
     text: str = ""
     took_s: float = float("nan")
-    was: float = float("nan")  # of a resume that did steps again: the loss of one of them in the attempt before, and in this one
+    # of a resume that did steps again: the loss of one of them in the attempt before, and in this one
+    was: float = float("nan")
     now: float = float("nan")
     is_eval: bool = False  # whether both are evaluations
 
@@ -123,14 +119,14 @@ MARKS = (
     "ended",
     "checkpoint_failed",
     "checkpoint_refused",  # a damaged one was passed over
-    "micro_batch_halved",  # out of memory, and mended
+    "micro_batch_halved",  # out of memory, and the run went on
     "rank_drifted",
     "rank_lost",  # one died, hung or could not be reached; text says which
 )
 
 
 @dataclass(frozen=True)
-class Words:
+class Conventions:
     """How this trainer's numbers translate into ours (see `record/events.py`)."""
 
     trainer: str  # "nanolens", "nanogpt", "nanochat", "llm.c", …
@@ -144,8 +140,6 @@ class Words:
 
 @dataclass(frozen=True)
 class Reading:
-    """How well the source was understood."""
-
     lines: int = 0
     understood: int = 0
     not_understood: int = 0
@@ -156,21 +150,21 @@ class Reading:
     attempts: int = 1
     ranks: int = 1
     runs: int = 1  # runs in the same source, this one included
-    notes: tuple[Message, ...] = ()  # what a reader should know: an ambiguous format, a hardware match, keys that were not used
+    notes: tuple[Message, ...] = ()  # for the reader: an ambiguous format, a hardware match, keys that were not used
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     name: str
-    words: Words
+    conventions: Conventions
     steps: Steps
     evals: Evals
     known: Mapping[str, Known] = field(default_factory=dict)
-    """Facts by name. nanoGPT's config names keep their meaning; besides them: vocab_size, dataset_tokens (train split), val_tokens,
-    bytes_per_token, unigram_nats and bigram_nats (entropies of the train split), hardware, devices (how many), parameters (as printed),
-    parameters_total, tokens_per_update, flops_per_token, peak_flops, peak_origin, torch, trainer_version, data_fingerprint,
-    tokenizer_fingerprint, claimed_parameters, arch, wall_s, machine, state (running, finished, stopped, failed), comments
-    (config comments and names that claim something)."""
+    """Facts by name. nanoGPT's config names keep their meaning; besides them: vocab_size, dataset_tokens (train split),
+    val_tokens, bytes_per_token, unigram_nats and bigram_nats (entropies of the train split), hardware, devices (how
+    many), parameters (as printed), parameters_total, tokens_per_update, flops_per_token, peak_flops, peak_origin,
+    torch, trainer_version, data_fingerprint, tokenizer_fingerprint, claimed_parameters, arch, wall_s, machine, state
+    (running, finished, stopped, failed), comments (config comments and names that claim something)."""
     marks: tuple[Mark, ...] = ()
     reading: Reading = field(default_factory=Reading)
     time_parts: Mapping[str, float] = field(default_factory=dict)  # seconds by part of events.PARTS, where recorded
@@ -181,25 +175,23 @@ class Run:
 
     def number(self, name: str) -> float | None:
         """A known fact as a number, or None: a config may hold anything under any name."""
-        value = self.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return None
-        return float(value)
+        return number_of(self.get(name))
 
 
-def until(run: Run, step: int) -> Run:
+def number_of(value: object) -> float | None:
+    """A number as a float; None for what is none, text and True included."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def until(run: RunRecord, step: int) -> RunRecord:
     """The run as it stood when `step` updates were done. Where its seconds went is not known for a part of it."""
-    kept, seen = run.steps.step <= step, run.evals.step <= step
-    steps = steps_from({f.name: getattr(run.steps, f.name)[kept] for f in fields(Steps)}, int(kept.sum()))
-    columns: dict[str, object] = {}
-    for each in fields(Evals):
-        value = getattr(run.evals, each.name)
-        if isinstance(value, np.ndarray):
-            columns[each.name] = value[seen]
-        elif len(value) == len(seen):  # a tuple with an item for each evaluation
-            columns[each.name] = tuple(item for item, keep in zip(value, seen, strict=True) if keep)
+    steps = Steps(**{each.name: getattr(run.steps, each.name)[run.steps.step <= step] for each in fields(Steps)})
+    seen = run.evals.step <= step
+    columns = {each.name: getattr(run.evals, each.name) for each in fields(Evals)}
+    for name, value in columns.items():  # a tuple has an item for each evaluation, or none
+        columns[name] = value[seen] if isinstance(value, np.ndarray) else tuple(itertools.compress(value, seen))
     marks = tuple(mark for mark in run.marks if mark.step is None or mark.step <= step)
-    return replace(run, steps=steps, evals=evals_from(columns, int(seen.sum())), marks=marks, time_parts={})
+    return replace(run, steps=steps, evals=Evals(**columns), marks=marks, time_parts={})
 
 
 def steps_from(rows: Mapping[str, object], count: int) -> Steps:

@@ -1,7 +1,5 @@
-"""Messages become text here: the sentence in the reader's language, each value in the form of its kind.
-
-The only place that knows how many digits a loss has. Numbers, units, flags and config keys are the same in all languages.
-"""
+"""Messages become text here: the sentence in the reader's language, each value in the form of its kind, which is the
+same in all languages. No other place knows how many digits a loss has."""
 
 from __future__ import annotations
 
@@ -10,13 +8,12 @@ import json
 import math
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from importlib import resources
 
-from nanolens.errors import fault
-from nanolens.message import Message, msg
+from nanolens.message import Message, counted
 
 LANGUAGES = ("en", "hi")
 TIE = "\u00a0"  # between a number and its unit, for whoever breaks lines
@@ -32,12 +29,12 @@ def tied(message: Message, lang: str = "en", code: Callable[[str], str] = str) -
 
 
 def translated(sentence: str, lang: str) -> str:
-    """The sentence in the reader's language, its placeholders still open. The catalogue's test sees to it that none is missing."""
+    """The sentence in the reader's language, its placeholders still open; a test sees to it that none is missing."""
     return sentence if lang == "en" else catalogue(lang).get(sentence, sentence)
 
 
 def paragraphs(docstring: str, lang: str = "en") -> list[str]:
-    """A module's docstring as paragraphs in the reader's language; indented ones (log lines, commands) stay as they are."""
+    """A text's paragraphs in the reader's language; indented ones (log lines, commands) stay as they are."""
     blocks = [block for block in inspect.cleandoc(docstring).split("\n\n") if block.strip()]
     return [block if is_literal(block) else translated(_joined(block), lang) for block in blocks]
 
@@ -51,26 +48,9 @@ def is_literal(block: str) -> bool:
     return all(line.startswith("    ") for line in block.splitlines())
 
 
-def language(given: str | None, environ: Mapping[str, str]) -> str:
-    """The language asked for, else that of the locale, else English."""
-    if given:
-        if given not in LANGUAGES:
-            raise fault(
-                msg("{lang:code} is not a language that nanolens speaks", lang=given),
-                where=msg("{option:code}", option=f"--lang={given}"),
-                fix=msg("use one of {langs:code}", langs=LANGUAGES),
-            )
-        return given
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        if environ.get(name):
-            code = environ[name].replace("-", "_").split("_")[0].split(".")[0].lower()
-            return code if code in LANGUAGES else "en"
-    return "en"
-
-
 @cache
 def catalogue(lang: str) -> dict[str, str]:
-    """Translations by English sentence. JSON, not TOML: of 2,000 sentences tomllib takes 55 ms of each command, json 5."""
+    """Translations by English sentence. JSON, not TOML: 2,000 sentences take tomllib 55 ms of each command, json 5."""
     file = resources.files("nanolens.show") / "locale" / f"{lang}.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -85,7 +65,8 @@ class _Sentence(string.Formatter):
         self.lang, self.code = lang, code
 
     def format_field(self, value: object, format_spec: str) -> str:
-        return _form(value, format_spec or "text", self.lang, self.code)
+        kind, _, forms = format_spec.partition(" ")
+        return counted(_form(value, kind or "text", self.lang, self.code), value, forms)
 
 
 def _form(value: object, kind: str, lang: str, code: Callable[[str], str]) -> str:
@@ -106,27 +87,19 @@ def _form(value: object, kind: str, lang: str, code: Callable[[str], str]) -> st
     return _FORMS.get(kind, str)(value)
 
 
-def _digits(value: float, digits: int, keep_zeros: bool = False) -> str:
+def _digits(value: float, digits: int = 3, keep_zeros: bool = False) -> str:
     """Significant digits without an exponent for 0.001 to a million: 81.6, 1,250, 2.65e-4."""
     if value == 0:
         return "0"
     if abs(value) < 1e-3 or abs(value) >= 1e15:
-        return _scientific(value, digits)
+        mantissa, exponent = f"{value:#.{digits - 1}e}".split("e")  # with #, there is always a point
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     shown = f"{value:#.{digits}g}"
     if "e" in shown:
         return f"{float(shown):,.0f}"
-    shown = shown.rstrip(".")
-    if not keep_zeros and "." in shown:
-        shown = shown.rstrip("0").rstrip(".")
+    shown = (shown if keep_zeros else shown.rstrip("0")).rstrip(".")
     whole, dot, rest = shown.partition(".")
     return f"{int(whole):,}{dot}{rest}" if abs(value) >= 1000 else shown
-
-
-def _scientific(value: float, digits: int) -> str:
-    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    if "." in mantissa:
-        mantissa = mantissa.rstrip("0").rstrip(".")
-    return f"{mantissa}e{int(exponent)}"
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int = 3, keep_zeros: bool = True) -> str:
@@ -136,7 +109,8 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int = 3,
 
 _SI = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 _FLOPS = tuple(
-    (size, f"{TIE}{unit}FLOP") for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+    (size, f"{TIE}{unit}FLOP")
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 )
 _BYTES = ((1e12, f"{TIE}TB"), (1e9, f"{TIE}GB"), (1e6, f"{TIE}MB"), (1e3, f"{TIE}kB"), (1, f"{TIE}bytes"))
 
@@ -156,21 +130,15 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else _digits(value, 4)
 
 
-def _rate(value: float, digits: int = 3) -> str:
-    """0.001 and more as they are typed in a config; less with an exponent."""
-    return _digits(value, digits)
-
-
 def _seconds(value: float, digits: int = 3) -> str:
-    size = abs(value)
-    if size >= 3600 * 48:
+    if abs(value) >= 3600 * 48:
         return f"{value / 86400:.1f}{TIE}days"
-    if size >= 3600:
-        minutes = round(value / 60)
-        return f"{minutes // 60}{TIE}h{TIE}{minutes % 60:02d}{TIE}min"
-    if size >= 120:
-        whole = round(value)
-        return f"{whole // 60}{TIE}min{TIE}{whole % 60:02d}{TIE}s"
+    if abs(value) >= 3600:
+        hours, minutes = divmod(round(value / 60), 60)
+        return f"{hours}{TIE}h{TIE}{minutes:02d}{TIE}min"
+    if abs(value) >= 120:
+        minutes, seconds = divmod(round(value), 60)
+        return f"{minutes}{TIE}min{TIE}{seconds:02d}{TIE}s"
     number, unit = _small_seconds(value, digits)
     return f"{number}{TIE}{unit}"
 
@@ -187,14 +155,12 @@ def _seconds_range(low: float, high: float) -> str:
     if max(abs(low), abs(high)) < 120:
         (a, unit), (b, other) = _small_seconds(low, 3), _small_seconds(high, 3)
         if unit == other:
-            return f"{a}{TIE}{unit}" if a == b else f"{a}-{b}{TIE}{unit}"
-    a, b = _seconds(low), _seconds(high)
-    return a if a == b else f"{a}-{b}"
+            return f"{_range(a, b)}{TIE}{unit}"
+    return _range(_seconds(low), _seconds(high))
 
 
-def _nats_range(low: float, high: float) -> str:
-    a, b = f"{low:.2f}", f"{high:.2f}"
-    return a if a == b else f"{a}-{b}"
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low}-{high}"
 
 
 def _share(value: float) -> str:
@@ -206,19 +172,18 @@ def _share(value: float) -> str:
     return f"{_digits(percent, 2)}%"
 
 
-def _date(value: float) -> str:
-    return datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M")
-
-
-_RANGES: dict[str, Callable[..., str]] = {"seconds_range": _seconds_range, "nats_range": _nats_range}
+_RANGES: dict[str, Callable[..., str]] = {
+    "seconds_range": _seconds_range,
+    "nats_range": lambda low, high: _range(f"{low:.2f}", f"{high:.2f}"),
+}
 _FORMS: dict[str, Callable[[float], str]] = {
     "count": _count,
     "number": _number,
-    "about": lambda v: _digits(v, 3),
+    "about": _digits,
     "nats": lambda v: f"{v:.4f}",
     "rough_nats": lambda v: f"{v:.2f}",
-    "rate": _rate,
-    "rough_rate": lambda v: _rate(v, 2),
+    "rate": _digits,  # from 0.001 as it is typed in a config; less with an exponent
+    "rough_rate": lambda v: _digits(v, 2),
     "seconds": _seconds,
     "rough_seconds": lambda v: _seconds(v, 2),
     "ms": lambda v: f"{v * 1e3:.2f}{TIE}ms",
@@ -229,7 +194,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "parameters": lambda v: _tokens(v, 4),
     "flops": lambda v: _scaled(v, _FLOPS),
     "flops_per_s": lambda v: _scaled(v, _FLOPS) + "/s",
-    "tokens_per_s": lambda v: f"{_digits(v, 3) if v < 1000 else format(v, ',.0f')}{TIE}tokens/s",
-    "times": lambda v: f"{_digits(v, 3)}x",
-    "date": _date,
+    "tokens_per_s": lambda v: f"{_digits(v) if v < 1000 else format(v, ',.0f')}{TIE}tokens/s",
+    "times": lambda v: f"{_digits(v)}x",
+    "date": lambda v: datetime.fromtimestamp(v).strftime("%Y-%m-%d %H:%M"),
 }

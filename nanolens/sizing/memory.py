@@ -1,25 +1,20 @@
 """Bytes by part, as a prior: a measured micro-batch always knows better.
 
-State: float32 weights, gradients and Adam's two moments are 16 bytes a parameter. Activations: Korthikanti et al. (arXiv 2205.05198), with
-the squared term gone where attention is fused. Logits: eager training holds batch x context x vocabulary elements several times over,
-and for a small model with a large vocabulary they are most of the memory.
-"""
+State: float32 weights, gradients and Adam's two moments are 16 bytes a parameter. Activations: Korthikanti et al.
+(arXiv 2205.05198), with the squared term gone where attention is fused. Logits: eager training holds batch x context x
+vocabulary elements several times over, and for a small model with a large vocabulary they are most of the memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanolens.config.fields import Config
-from nanolens.sizing.parameters import parameters
-from nanolens.sizing.shape import Shape
+from nanolens.sizing.shape import Shape, parameters
 
 AUTOCAST_FACTOR = 1.3  # residual stream and norms stay float32 under autocast: 1.2 to 1.6 times the 16-bit formula
-LOGIT_BYTES = {
-    "float32": 16.0,
-    "bfloat16": 14.0,
-    "float16": 14.0,
-}  # logits, float32 copy, log-softmax and both gradients, at the peak: 10 to 16
-CHUNK_TOKENS = 1024
+# logits, float32 copy, log-softmax and both gradients, at the peak: 10 to 16
+LOGIT_BYTES = {"float32": 16.0, "bfloat16": 14.0, "float16": 14.0}
+CHUNK_TOKENS = 1024  # of whose logits a chunked head computes loss and gradients at once
 CUDA_CONTEXT = 0.45e9  # 0.3 to 0.6 GB
 FRAGMENTATION = 0.05
 
@@ -45,42 +40,44 @@ class Memory:
 
 
 def memory(
-    shape: Shape, *, batch_size: int, dtype: str = "float32", dropout: float = 0.0, fused_attention: bool = True,
-    chunked_head: bool = False, on_gpu: bool = True, optimizer: str = "adamw",
-) -> Memory:  # fmt: skip
+    shape: Shape,
+    *,
+    batch_size: int,
+    dtype: str = "float32",
+    dropout: float = 0.0,
+    fused_attention: bool = True,
+    chunked_head: bool = False,
+    on_gpu: bool = True,
+    optimizer: str = "adamw",
+) -> Memory:
     counted = parameters(shape)
     is_16_bit = dtype in ("bfloat16", "float16")
     tokens = batch_size * shape.block_size
     logit_rows = min(tokens, CHUNK_TOKENS) if chunked_head else tokens
+    linear = (34 if dropout > 0 else 32) * tokens * shape.n_embd
+    # float32 log-sum-exp of each row, or all scores of it
+    scores_of_row = 4 if fused_attention else (5 if dropout > 0 else 2) * shape.block_size
+    scores = scores_of_row * shape.n_head * tokens
     moments = 8 * counted.total
     if optimizer == "muon":  # one moment for the matrices of the blocks
         moments -= 4 * (counted.by_part["attention"] + counted.by_part["mlp"])
-    before_overhead = Memory(
-        weights=4 * counted.total, gradients=4 * counted.total, optimizer=moments,
+    parts = Memory(
+        weights=4 * counted.total,
+        gradients=4 * counted.total,
+        optimizer=moments,
         low_precision_copies=2 * counted.matmul if is_16_bit else 0,
-        activations=shape.n_layer * _activations_of_a_layer(shape, batch_size, is_16_bit, dropout, fused_attention),
-        logits=logit_rows * shape.vocab_size * LOGIT_BYTES.get(dtype, 16.0), overhead=0,
-    )  # fmt: skip
-    overhead = (CUDA_CONTEXT if on_gpu else 0) + FRAGMENTATION * before_overhead.total
-    return Memory(**{**before_overhead.__dict__, "overhead": overhead})
-
-
-def _activations_of_a_layer(shape: Shape, batch_size: int, is_16_bit: bool, dropout: float, fused_attention: bool) -> float:
-    tokens = batch_size * shape.block_size
-    linear = (34 if dropout > 0 else 32) * tokens * shape.n_embd
-    if fused_attention:
-        scores = 4 * shape.n_head * tokens  # float32 log-sum-exp of each row
-    else:
-        scores = (5 if dropout > 0 else 2) * shape.n_head * tokens * shape.block_size
-    return (linear + scores) * (AUTOCAST_FACTOR if is_16_bit else 2.0)
+        activations=shape.n_layer * ((linear + scores) * (AUTOCAST_FACTOR if is_16_bit else 2.0)),
+        logits=logit_rows * shape.vocab_size * LOGIT_BYTES.get(dtype, 16.0),
+        overhead=0,
+    )
+    return replace(parts, overhead=(CUDA_CONTEXT if on_gpu else 0) + FRAGMENTATION * parts.total)
 
 
 LOGITS_WORTH_CHUNKING = 256 << 20  # bytes of float32 logits: below, a chunked head wins nothing
-PADDED_FROM = 1000  # vocabularies from here on are rounded up to a multiple of 64, which matmuls like; 65 characters stay 65
+PADDED_FROM = 1000  # tokens; from here on a vocabulary is rounded up to a multiple of 64, which is faster in matmuls
 
 
 def is_head_chunked(config: Config, vocab_size: int) -> bool:
-    """What `chunked_head = auto` comes to."""
     if config.chunked_head is not None:
         return config.chunked_head
     return is_worth_chunking(config.batch_size * config.block_size, vocab_size)

@@ -1,4 +1,4 @@
-"""The learning rate at any step, as a formula: the trainer asks it each update, the reader of a foreign run asks it afterwards."""
+"""The learning rate at any step, as a formula: for the trainer at each update, for the reader of a run afterwards."""
 
 from __future__ import annotations
 
@@ -27,17 +27,22 @@ class Schedule:
 
 def schedule_of(config: Config) -> Schedule:
     return Schedule(
-        learning_rate=config.learning_rate, min_lr=config.min_lr, warmup_iters=config.warmup_iters, decay_ends=config.decay_ends,
-        shape=config.schedule, decay_lr=config.decay_lr, decay_frac=config.decay_frac,
-    )  # fmt: skip
+        learning_rate=config.learning_rate,
+        min_lr=config.min_lr,
+        warmup_iters=config.warmup_iters,
+        decay_ends=config.decay_ends,
+        shape=config.schedule,
+        decay_lr=config.decay_lr,
+        decay_frac=config.decay_frac,
+    )
 
 
-def rate_at(config: Config, step: int) -> float:
-    """The rate of the update taken when `step` updates are done: nanoGPT's `get_lr(step)`. The first update has `rate_at(config, 0)`."""
-    return rate_of(schedule_of(config), step)
+def lr_at(config: Config, step: int) -> float:
+    """The rate of the update taken when `step` updates are done: nanoGPT's `get_lr(step)`. The first is step 0."""
+    return lr_of(schedule_of(config), step)
 
 
-def rate_of(schedule: Schedule, step: int) -> float:
+def lr_of(schedule: Schedule, step: int) -> float:
     if not schedule.decay_lr:
         return schedule.learning_rate
     if step < schedule.warmup_iters:

@@ -1,36 +1,36 @@
 """A tracker while a run goes on: a process of its own that reads the record as it grows.
 
-A library that hangs could hold Python's lock, or the end of the process; in another process it can hold neither. So the training only
-starts that process and, at the end, waits a few seconds for it. Whatever a tracker did not get by then is counted and told, and
-`nanolens send` sends it: the record is complete in any case.
-"""
+A library that hangs could hold Python's lock, or the end of the process; in another process it can hold neither. So the
+training only starts that process, and at the end waits a few seconds for it. Whatever a tracker did not get by then is
+reported, and `nanolens send` sends it. The process takes no more of the processor than the training leaves over, never
+tries longer than the training lives, and ends without asking the library, which might not let it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from nanolens.config.settings import Settings
-from nanolens.interop.trackers import NAMES, is_installed, not_installed
+import psutil
+
+from nanolens.config.fields import Config, Settings
 from nanolens.message import Message, msg
+from nanolens.record import EVENTS_FILE, tracker_file, tracker_output
 from nanolens.record import events as e
-from nanolens.record.layout import tracker_file, tracker_output
 from nanolens.record.store import as_typed
-
-if TYPE_CHECKING:
-    from nanolens.config.fields import Config
+from nanolens.trackers import NAMES, Sent, is_installed, not_installed
+from nanolens.trackers.sender import Notes, Sender, follow_record, reason_of
 
 FINISHING_S = float(os.environ.get("NANOLENS_TRACKER_S") or 8.0)  # how long the end of a run waits for a tracker,
 STOPPING_S = 3.0  # and when somebody asked for it to stop
-LOOKED_AT_EVERY_S = 0.1
+ORPHAN_S = float(os.environ.get("NANOLENS_ORPHAN_S", "20"))  # how long the process may go on when the training is gone
 
 
 def trackers_asked(config: Config) -> list[str]:
@@ -47,8 +47,13 @@ def check_trackers(settings: Settings) -> tuple[Message, ...]:
         key = "wandb_log" if name == "wandb" and settings.config.wandb_log else "trackers"
         if settings.came_from.get(key, "").startswith("--"):
             raise not_installed(name)
-        wanted = {"tracker": name, "install": f"pip install 'nanolens[{name}]'", "send": f"nanolens send RUN --to={name}"}
-        notes.append(msg("{tracker:code} is not installed, so nothing was sent to it; after {install:code}, {send:code} does it", **wanted))
+        words = msg(
+            "{tracker:code} is not installed, so nothing was sent to it; run {install:code}, then {send:code}",
+            name,
+            f"pip install 'nanolens[{name}]'",
+            f"nanolens send RUN --to={name}",
+        )
+        notes.append(words)
     return tuple(notes)
 
 
@@ -82,11 +87,11 @@ class Tracking:
         """Says once where the run can be looked at, and once when the tracker is not coming along."""
         if self._process is None or self._is_told or self._has_ended:
             return
-        kept = self._kept()
-        because = str(kept.get("because") or "")
-        if kept.get("look") and not self._is_shown:
+        sent = self._sent()
+        because, look = sent.get("because", ""), sent.get("look")
+        if look and not self._is_shown:
             self._is_shown = True
-            self._emit(e.Chosen(what=self.name, value=str(kept["look"]), because="the run is sent there as it goes on"))
+            self._emit(e.Chosen(what=self.name, value=look, because="the run is sent there as it goes on"))
         if self._process.poll() is not None or because:
             self._is_told = True
             claim = f"{self.name}: {because or 'it ended by itself'}"
@@ -95,76 +100,73 @@ class Tracking:
     def close(self) -> None:
         if self._process is None:
             return
-        until_s = time.monotonic() + (self._grace_s if self._has_ended else 0.0)
-        while self._process.poll() is None and time.monotonic() < until_s:
-            time.sleep(LOOKED_AT_EVERY_S)
-        if self._process.poll() is None:
+        try:
+            self._process.wait(self._grace_s if self._has_ended else 0.0)
+        except subprocess.TimeoutExpired:
             self._was_killed = True
             _end(self._process)
 
-    def told(self) -> Message | None:
+    def problem(self) -> Message | None:
         """What has to be said of it when the run is over; None where it has all of the run."""
         if self._process is None:
             return None
-        kept = self._kept()
-        step, because = int(kept.get("step", -1)), str(kept.get("because") or "")
-        if kept.get("is_closed") and not because and not kept.get("complaints"):
+        sent = self._sent()
+        because = sent.get("because", "")
+        complaints = "; ".join(sent.get("complaints", ()))
+        if sent.get("is_closed") and not because and not complaints:
             return None
-        complaints = "; ".join(kept.get("complaints") or ())
         about = {
-            "tracker": self.name, "missed": max(0, self._step - max(step, 0)), "steps": self._step,
+            "tracker": self.name,
+            "missed": max(0, self._step - max(sent.get("step", -1), 0)),
+            "steps": self._step,
             "send": f"nanolens send {as_typed(self.folder)} --to={self.name}",
-        }  # fmt: skip
+        }
         if self._was_killed and not because:
             return msg(
-                "{tracker:code} was not done {waited:seconds} after the run and lacks {missed:count} of {steps:count} steps; "
-                "{send:code} sends the rest",
-                waited=self._grace_s, **about,
-            )  # fmt: skip
+                "{tracker:code} was not finished {waited:seconds} after the run and is missing {missed:count} of "
+                "{steps:count step|steps}; {send:code} sends the rest",
+                waited=self._grace_s,
+                **about,
+            )
         return msg(
-            "{tracker:code} failed ({because}) and lacks {missed:count} of {steps:count} steps; {send:code} sends the rest",
-            because=because or complaints or "it ended by itself", **about,
-        )  # fmt: skip
+            "{tracker:code} failed ({because}) and is missing {missed:count} of {steps:count step|steps}; {send:code} "
+            "sends the rest",
+            because=because or complaints or "it ended by itself",
+            **about,
+        )
 
-    def _kept(self) -> dict[str, Any]:
-        try:
-            kept = json.loads(tracker_file(self.folder, self.name).read_bytes())
-            # An older attempt's file, as long as this one has not written.
-            return kept if self._process is not None and kept.get("pid") == self._process.pid else {"step": kept.get("step", -1)}
-        except (OSError, ValueError):
-            return {}
+    def _sent(self) -> Sent:
+        sent = Notes(tracker_file(self.folder, self.name)).sent
+        if self._process is not None and sent.get("pid") == self._process.pid:
+            return sent
+        return {"step": sent.get("step", -1)}  # an older attempt's file, as long as this one has not written
 
 
 def tracker_places(folder: Path) -> list[str]:
     """Where to look at a run elsewhere: the address or the command of each tracker that has it."""
-    found = []
-    for name in NAMES:
-        try:
-            kept = json.loads(tracker_file(folder, name).read_bytes())
-            if kept.get("is_closed"):
-                found.append(str(kept["look"]))
-        except (OSError, ValueError, KeyError, AttributeError):
-            continue
-    return found
+    every = [Notes(tracker_file(folder, name)).sent for name in NAMES]
+    return [sent["look"] for sent in every if sent.get("is_closed") and "look" in sent]
 
 
-def told_of(trackers: Iterable[Tracking]) -> tuple[Message, ...]:
-    return tuple(said for tracker in trackers if (said := tracker.told()) is not None)
+def tracker_problems(trackers: Iterable[Tracking]) -> tuple[Message, ...]:
+    return tuple(said for tracker in trackers if (said := tracker.problem()) is not None)
 
 
 def _started(tracker: str, folder: Path) -> subprocess.Popen:
     output = tracker_output(folder, tracker)
     output.parent.mkdir(exist_ok=True)
-    # Its own session: a Ctrl-C in the terminal is for the training, and all that a library starts can be ended together.
-    own: dict[str, Any] = (
-        {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP} if os.name == "nt" else {"start_new_session": True}  # type: ignore[attr-defined]
-    )
+    # Its own session: a Ctrl-C in the terminal is for the training, and all that a library starts can be ended
+    # together.
     with open(output, "wb") as words:
         return subprocess.Popen(
-            [sys.executable, "-m", "nanolens.api.tracker_process", tracker, str(folder), str(os.getpid())],
-            stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, **own,
-        )  # fmt: skip
+            [sys.executable, "-m", "nanolens.trackers.live", tracker, str(folder), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            start_new_session=os.name != "nt",
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -176,3 +178,51 @@ def _end(process: subprocess.Popen) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)
+
+
+# --- the process itself
+
+
+def main(tracker: str, run: str, parent: int) -> int:
+    folder = Path(run)
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(19)
+    threading.Thread(target=_end_with, args=(parent,), name="parent", daemon=True).start()
+    fresh: Sent = {"pid": os.getpid(), "because": "", "is_closed": False}
+    try:
+        sender = Sender(folder, tracker)
+        sender.notes.write(fresh)
+        sender.open()
+        follow_record(sender, lambda: _is_over(folder, parent), retry=True)
+    except BaseException as error:
+        traceback.print_exc()
+        Notes(tracker_file(folder, tracker)).write({**fresh, "because": reason_of(error)})
+        return 1
+    return 0
+
+
+def _is_over(folder: Path, parent: int) -> bool:
+    """Whether no more will be written: the run has ended, or its process is gone."""
+    with contextlib.suppress(OSError), open(folder / EVENTS_FILE, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+        if file.read().rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"run_ended"'):
+            return True
+    return not _lives(parent)
+
+
+def _end_with(parent: int) -> None:
+    while _lives(parent):
+        time.sleep(1.0)
+    time.sleep(ORPHAN_S)
+    os._exit(3)
+
+
+def _lives(parent: int) -> bool:
+    return psutil.pid_exists(parent) if os.name == "nt" else os.getppid() == parent
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a library's own leave-taking may hang

@@ -1,49 +1,64 @@
 """From a run to a tracker: `nanolens send`, and what stands behind `--trackers` and `--wandb_log` while a run goes on.
 
-The record on disk is the queue: a tracker reads on from where it stopped, so nothing is lost by being slow, a run can be sent at any time
-afterwards, and sending twice sends nothing twice. How far it has got lies in `RUN/trackers/NAME.json`. Logs of other trainers are sent by
-their columns; what was sent of them is remembered in the user's cache folder.
-"""
+The record on disk is the queue: a tracker reads on from where it stopped, so nothing is lost by being slow, a run can
+be sent at any time afterwards, and sending twice sends nothing twice. How far it has got lies in
+`RUN/trackers/NAME.json`, and for logs of other trainers in the user's cache folder."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from nanolens import files
-from nanolens.errors import UserError, fault
-from nanolens.interop.trackers import NAMES, About, Ending, Row, Tracker, is_installed, not_installed, tracker_named
+from nanolens.diagnosis import diagnose
+from nanolens.diagnosis.words import answer_of
+from nanolens.errors import fault
+from nanolens.logs.open import open_run
 from nanolens.message import msg
+from nanolens.record import EVENTS_FILE, is_run, tracker_file
 from nanolens.record import events as e
-from nanolens.record.layout import EVENTS_FILE, is_run, tracker_file
+from nanolens.record.progress import notice
+from nanolens.record.read import read_run
+from nanolens.record.run import RunRecord
+from nanolens.record.store import living_process, run_at
+from nanolens.record.write import read_run_file
+from nanolens.trackers import NAMES, MetricRow, RunEnd, RunInfo, Sent, Tracker, is_installed, not_installed
+from nanolens.trackers.libraries import TRACKERS
 from nanolens.trackers.rows import Rewound, Translator, rows_of
 
 if TYPE_CHECKING:
-    from nanolens.api.answers import Target
-    from nanolens.record.run import Run
+    from nanolens.api import Target
 
 ROWS_AT_ONCE = 200
 FOLLOWED_EVERY_S = 1.0
+LONGEST_PAUSE_S = 60.0  # between two tries after a failure
 KEPT_EVERY_S = 2.0  # how often the place is written down while rows are going out
 STEPS_REMEMBERED = 50
 PROJECT = "nanolens"
 TENSORBOARD = "tensorboard"  # also the folder of its files
+_DECODER = msgspec.json.Decoder(e.EVENTS)
+_GOING_BACK = (b'{"event":"run_started"', b'{"event":"rolled_back"')
 
 OnProgress = Callable[[float, float], None]  # (done, of how much)
 
 
-@dataclass(frozen=True)
-class Sent:
-    """What one call of `send` did."""
+def _quietly(done: float, whole: float) -> None:
+    """Nobody watches."""
 
+
+@dataclass(frozen=True)
+class SendResult:
     tracker: str
     rows: int  # steps sent by this call
     step: int  # the last step that the tracker has; -1: none
@@ -53,267 +68,287 @@ class Sent:
 
 
 def send(
-    target: Target, to: str, *, project: str | None = None, name: str | None = None, again: bool = False, config: str | None = None,
-    hardware: str | None = None, known: Sequence[tuple[str, str]] = (), follow: bool = False,
-    on_progress: OnProgress = lambda done, whole: None,
-) -> Sent:  # fmt: skip
-    """Sends a run, or anybody's log, to a tracker: `send("quickstart-1", to="tensorboard")`. What it already has is not sent again, unless
-    `again`: then it goes out as a new run of the tracker. `config`, `hardware` and `known` say what a log leaves out. `follow` goes
-    on until the run has ended."""
-    from nanolens.api.answers import named
-
+    target: Target,
+    to: str,
+    *,
+    project: str | None = None,
+    name: str | None = None,
+    again: bool = False,
+    config: str | None = None,
+    hardware: str | None = None,
+    known: Sequence[tuple[str, str]] = (),
+    follow: bool = False,
+    on_progress: OnProgress = _quietly,
+) -> SendResult:
+    """Sends a run, or anybody's log, to a tracker: `send("quickstart-1", to="tensorboard")`. What it already has is not
+    sent again, unless `again`: then it goes out as a new run of the tracker. `config`, `hardware` and `known` say what
+    a log leaves out. `follow` goes on until the run has ended."""
     if to not in NAMES:
-        raise fault(msg("there is no tracker {name:code}", name=to), fix=msg("use one of {choices:code}", choices=NAMES))
+        raise fault(msg("there is no tracker named {name:code}", to), fix=msg("use one of {choices:code}", NAMES))
     if not is_installed(to):
         raise not_installed(to)
-    target = named(target)
-    folder = _own_folder(target)
-    if folder is not None:
-        sender: Sender | ForeignSender = Sender(folder, to, tracker_named(to), project=project, name=name, again=again)
+    target = str(getattr(target, "source", target))
+    is_something_else = Path(target).exists() and not is_run(Path(target))
+    at = None if is_something_else else run_at(target)
+    sender: Sender | LogSender
+    if at is not None:
+        sender = Sender(at.folder, to, project=project, name=name, again=again)
     else:
-        from nanolens.api.sources import open_run
-
-        run = open_run(target, config, hardware, known)
-        sender = ForeignSender(run, target, to, tracker_named(to), project=project, name=name, again=again)
+        sender = LogSender(open_run(target, config, hardware, known), target, to, project, name, again)
     if sender.has_nothing_new():
-        kept = sender.outlet.kept.facts
-        return Sent(to, 0, int(kept["step"]), str(kept["look"]))
+        return SendResult(to, 0, sender.notes.sent["step"], sender.notes.sent["look"])
     sender.open()
-    sender.pump(on_progress)
-    while follow and sender.goes_on():
-        time.sleep(FOLLOWED_EVERY_S)
-        sender.pump(on_progress)
-    return sender.finish()
+
+    def is_over() -> bool:
+        return not follow or at is None or sender.has_ended or living_process(at.folder) is None
+
+    return follow_record(sender, is_over, on_progress)
 
 
-class Kept:
-    """What is known of one run at one tracker, on disk."""
+def follow_record(
+    sender: Sender | LogSender, is_over: Callable[[], bool], on_progress: OnProgress = _quietly, retry: bool = False
+) -> SendResult:
+    """Sends what the record has and what it gains, until nothing more will be written. `retry`: a tracker that fails is
+    tried again, less and less often, as long as the run goes on."""
+    failures = 0
+    while True:
+        is_last = is_over()  # asked before reading: what was written last is then read as well
+        pause_s = FOLLOWED_EVERY_S
+        try:
+            sender.pump(on_progress)
+            if failures:
+                failures = 0
+                sender.notes.write({"because": ""})
+            if is_last or sender.has_ended:
+                return sender.finish()
+        except Exception as error:
+            if not retry:
+                raise
+            failures += 1
+            sender.notes.write({"because": reason_of(error), "failures": failures})
+            if is_last:
+                raise
+            traceback.print_exc()
+            pause_s = min(FOLLOWED_EVERY_S * 2**failures, LONGEST_PAUSE_S)
+        until_s = time.monotonic() + pause_s
+        while time.monotonic() < until_s and not is_over():
+            time.sleep(FOLLOWED_EVERY_S / 4)
+
+
+def reason_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+
+
+class Notes:
+    """What is known of one run at one tracker, on disk; nothing `again` where it is to begin anew."""
 
     def __init__(self, path: Path, again: bool = False):
         self.path = path
-        self.facts: dict[str, Any] = {} if again else _read(path)
+        self.sent: Sent = {}
         self._written_at_s = 0.0
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            if not again:
+                self.sent = msgspec.json.decode(path.read_bytes(), type=Sent, strict=False)
 
-    def write(self, *, at_once: bool = True, **facts: Any) -> None:
-        self.facts |= facts
+    def write(self, facts: Sent, at_once: bool = True) -> None:
+        self.sent.update(facts)
         if at_once or time.monotonic() - self._written_at_s >= KEPT_EVERY_S:
-            files.write_whole(self.path, json.dumps(self.facts, indent=1))
+            files.write_whole(self.path, json.dumps(self.sent, indent=1))
             self._written_at_s = time.monotonic()
 
 
-class Outlet:
+class _AnySender:
     """Rows on their way to a tracker: each step once, in order, and a note of how far it got."""
 
-    def __init__(self, name: str, tracker: Tracker, kept: Kept):
-        self.name, self.tracker, self.kept = name, tracker, kept
-        self.batch: list[Row] = []
-        self.rows = self.repeated = 0
+    def __init__(self, about: RunInfo, to: str, notes: Path, again: bool):
+        # TensorBoard's files lie with the user, who may throw them away; then there is nothing to go on with.
+        was_deleted = to == TENSORBOARD and not any(about.folder.glob("events.out.tfevents.*"))
+        self.about, self.to, self.notes = about, to, Notes(notes, again or was_deleted)
+        self.tracker: Tracker = TRACKERS[to]()
+        self.batch: list[MetricRow] = []
+        self.sent_rows = self.repeated = 0
         self.have = -1
 
-    def open(self, about: About) -> None:
-        found = self.tracker.open(about, self.kept.facts)
-        self.have = max(int(self.kept.facts.get("step", -1)), int(found.pop("step", -1)))
-        self.kept.write(tracker=self.name, project=about.project, name=about.name, **found, look=self.tracker.look(), is_closed=False)
+    def open(self) -> None:
+        found = self.tracker.open(self.about, self.notes.sent)
+        self.have = max(self.notes.sent.get("step", -1), found.pop("step", -1))
+        self.notes.write({"tracker": self.to, "project": self.about.project, "name": self.about.name})
+        self.notes.write({**found, "look": self.tracker.look(), "is_closed": False})
 
-    def put(self, row: Row) -> None:
+    def _pieces(self) -> Iterator[tuple[Sequence[MetricRow | Rewound], int, int]]:
+        """What there is to send, with how much of how much that is."""
+        raise NotImplementedError
+
+    def _place(self) -> Sent:
+        """How far the source was read, where that has to be noted."""
+        return {}
+
+    def pump(self, on_progress: OnProgress = _quietly) -> None:
+        """Everything that there is by now, but for the last step of a run that goes on, of which more may come."""
+        self._flush()  # what an earlier call could not get rid of
+        whole = 0
+        for items, done, whole in self._pieces():
+            for item in items:
+                if isinstance(item, Rewound):
+                    self._rewind(item.step)
+                else:
+                    self.put(item)
+            if len(self.batch) >= ROWS_AT_ONCE:
+                self._flush()
+                on_progress(done, whole)
+        self._flush()
+        on_progress(whole, whole)
+
+    def put(self, row: MetricRow) -> None:
         last = self.batch[-1] if self.batch else None
-        newest = self.have if last is None else last.step
-        if row.step < newest:
-            self.repeated += 1
-        elif last is not None and row.step == newest:  # more about a step that a later attempt began from
+        if last is not None and row.step == last.step:  # more about a step that a later attempt began from
             self.batch[-1] = replace(last, values={**row.values, **last.values}, texts={**row.texts, **last.texts})
+            return
+        known = self.notes.sent.get("names", {}).get(str(row.step), ())
+        values = {name: value for name, value in row.values.items() if name not in known}
+        texts = {name: text for name, text in row.texts.items() if name not in known}
+        if row.step < (self.have if last is None else last.step) or not (values or texts):
+            self.repeated += 1
         else:
-            row = replace(row, values=self._without_known(row.step, row.values), texts=self._without_known(row.step, row.texts))
-            if row.values or row.texts:
-                self.batch.append(row)
-            else:
-                self.repeated += 1
+            self.batch.append(replace(row, values=values, texts=texts))
 
-    def _without_known(self, step: int, said: Mapping[str, Any]) -> dict[str, Any]:
-        known = self.kept.facts.get("names", {}).get(str(step), ())
-        return {name: value for name, value in said.items() if name not in known}
-
-    def rewind(self, step: int) -> None:
+    def _rewind(self, step: int) -> None:
         if step >= (self.batch[-1].step if self.batch else self.have):
             return
-        self.flush()
+        self._flush()
         if self.tracker.can_rewind:
             self.tracker.rewind(step)
             self.have = step
-            self.kept.facts["names"] = {key: names for key, names in self.kept.facts.get("names", {}).items() if int(key) <= step}
+            names = self.notes.sent.get("names", {})
+            self.notes.sent["names"] = {key: sent for key, sent in names.items() if int(key) <= step}
 
-    def flush(self, **facts: Any) -> None:
+    def _flush(self) -> None:
         """Raises what the tracker raises; the rows stay then, and go out with the next call."""
         if not self.batch:
             return
         self.tracker.add(self.batch)
         self.have = self.batch[-1].step
-        self.rows += len(self.batch)
-        self.kept.write(at_once=False, step=self.have, names=self._names(), **facts)
+        self.sent_rows += len(self.batch)
+        self.notes.write({**self._place(), "step": self.have, "names": self._names()}, at_once=False)
         self.batch.clear()
 
     def _names(self) -> dict[str, list[str]]:
-        """What was sent of the last steps that a later attempt may begin from: those that were evaluated, and the very last."""
-        told = dict(self.kept.facts.get("names", {}))
+        """What was sent of the last steps that a later attempt may begin from: those evaluated, and the very last."""
+        names = dict(self.notes.sent.get("names", {}))
         for row in self.batch:
             if row is self.batch[-1] or "val/loss" in row.values:
-                told[str(row.step)] = sorted({*told.get(str(row.step), ()), *row.values, *row.texts})
-        return dict(list(told.items())[-STEPS_REMEMBERED:])
+                names[str(row.step)] = sorted({*names.get(str(row.step), ()), *row.values, *row.texts})
+        return dict(list(names.items())[-STEPS_REMEMBERED:])
 
-    def close(self, ending: Ending, **facts: Any) -> Sent:
-        self.flush(**facts)
+    def close(self, ending: RunEnd) -> SendResult:
+        self._flush()
         look = self.tracker.look()
-        self.kept.write(step=self.have, look=look, **facts)  # it may never come back from closing
-        self.tracker.close(ending)
-        complaints = tuple(getattr(self.tracker, "complaints", ()))
-        self.kept.write(is_closed=True, state=ending.state, step=self.have, look=look, complaints=complaints, **facts)
-        return Sent(self.name, self.rows, self.have, look, self.repeated, complaints)
+        self.notes.write({**self._place(), "step": self.have, "look": look})  # it may never come back from closing
+        self.tracker.close(replace(ending, step=max(0, self.have)))
+        complaints = tuple(self.tracker.complaints)
+        self.notes.write({"is_closed": True, "state": ending.state, "complaints": complaints})
+        return SendResult(self.to, self.sent_rows, self.have, look, self.repeated, complaints)
 
 
-class Sender:
+class Sender(_AnySender):
     """One run folder to one tracker, as far as the record goes now; `pump` may be called again while it grows."""
 
     def __init__(
-        self, folder: Path, to: str, tracker: Tracker, *, project: str | None = None, name: str | None = None, again: bool = False
+        self, folder: Path, to: str, *, project: str | None = None, name: str | None = None, again: bool = False
     ):
-        self.folder = folder
-        self._place = folder / TENSORBOARD if to == TENSORBOARD else folder
-        self.outlet = Outlet(to, tracker, Kept(tracker_file(folder, to), again or _was_deleted(self._place, to)))
-        self._project, self._name = project, name
-
-    def open(self) -> None:
-        from nanolens.record.progress import notice
-        from nanolens.record.write import read_run_file
-        from nanolens.show.words import say
-
-        facts = read_run_file(self.folder)
-        self.outlet.open(replace(about_run(self.folder, facts, self._project, self._name), folder=self._place))
-        self.offset = int(self.outlet.kept.facts.get("offset", 0))
+        self.folder, facts = folder, read_run_file(folder)
+        super().__init__(about_run(folder, facts, to, project, name), to, tracker_file(folder, to), again)
+        self.offset = self.notes.sent.get("offset", 0)
         sizes, machine = facts.get("sizes") or {}, facts.get("machine") or {}
-        self.translator = Translator(
-            sizes.get("flops_per_token"),
-            machine.get("peak_flops"),
-            lambda event: say(said) if (said := notice(event)) is not None else None,
-        )
+        self.translator = Translator(sizes.get("flops_per_token"), machine.get("peak_flops"), notice)
 
-    def pump(self, on_progress: OnProgress = lambda done, whole: None) -> None:
-        """Everything that the record holds by now, but for the last step, of which more may come."""
-        self._flush()  # what an earlier call could not get rid of
-        restarts = list(_restarts(self.folder, self.offset))
+    def _pieces(self) -> Iterator[tuple[Sequence[MetricRow | Rewound], int, int]]:
+        restarts = [
+            (at, event.to_step if isinstance(event, e.RolledBack) else event.step)
+            for at, _, event in _events(self.folder, self.offset, _GOING_BACK)
+        ]
         size = _size(self.folder)
         for at, end, event in _events(self.folder, self.offset):
             is_undone = any(at < place and step < getattr(event, "step", -1) for place, step in restarts)
             self.offset = end
-            if is_undone and not isinstance(event, e.RunStarted | e.RunEnded):
-                continue
-            for item in self.translator.take(event, at):
-                if isinstance(item, Rewound):
-                    self.outlet.rewind(item.step)
-                else:
-                    self.outlet.put(item)
-            if len(self.outlet.batch) >= ROWS_AT_ONCE:
-                self._flush()
-                on_progress(end, size)
-        self._flush()
-        on_progress(size, size)
+            if not is_undone or isinstance(event, e.RunStarted | e.RunEnded):
+                yield list(self.translator.take(event, at)), end, size
+
+    def _place(self) -> Sent:
+        return {"offset": self.translator.safe_offset(self.offset)}
 
     def has_nothing_new(self) -> bool:
-        kept = self.outlet.kept.facts
-        return bool(kept.get("is_closed")) and kept.get("offset") == _size(self.folder) and kept.get("state") not in (None, "running")
-
-    def goes_on(self) -> bool:
-        from nanolens.record.write import living_process
-
-        return not self.has_ended and living_process(self.folder) is not None
+        sent = self.notes.sent
+        is_all = sent.get("is_closed") and sent.get("offset") == _size(self.folder)
+        return bool(is_all) and sent.get("state", "running") != "running"
 
     @property
     def has_ended(self) -> bool:
         return self.translator.ended is not None
 
-    def finish(self) -> Sent:
+    def finish(self) -> SendResult:
         """Tells the tracker how the run ended, or that it still goes on."""
-        from nanolens.record.read import read_run
-
         run = read_run(self.folder)
         if run.get("state") == "running":
-            return self.outlet.close(Ending({}, state="running"), offset=self._safe_offset())
+            return self.close(RunEnd({}, state="running"))
         for row in self.translator.rest():
-            self.outlet.put(row)
-        return self.outlet.close(ending_of(run), offset=self._safe_offset())
-
-    def _flush(self) -> None:
-        self.outlet.flush(offset=self._safe_offset())
-
-    def _safe_offset(self) -> int:
-        return self.translator.safe_offset(self.offset)
+            self.put(row)
+        return self.close(ending_of(run))
 
 
-class ForeignSender:
+class LogSender(_AnySender):
     """The log of another trainer, by its columns."""
 
-    def __init__(
-        self, run: Run, target: str, to: str, tracker: Tracker, *, project: str | None = None, name: str | None = None, again: bool = False
-    ):
-        self.run = run
-        if not len(self.run.steps) and not len(self.run.evals):
-            raise fault(msg("{target:code} holds no step that could be sent", target=target), fix=msg("give a run, or the log of one"))
-        self.rows = list(rows_of(self.run))
-        called = name or self.run.name
-        place = Path(TENSORBOARD) / called if to == TENSORBOARD else Path(".")
-        self.about = About(
-            name=called, project=project or PROJECT, folder=place, config={key: known.value for key, known in self.run.known.items()},
+    has_ended = True
+
+    def __init__(self, run: RunRecord, target: str, to: str, project: str | None, name: str | None, again: bool):
+        if not len(run.steps) and not len(run.evals):
+            raise fault(msg("{target:code} has no steps to send", target), fix=msg("give a run or its log"))
+        self.run, self.rows = run, list(rows_of(run))
+        name = name or run.name
+        about = RunInfo(
+            name=name,
+            project=project or PROJECT,
+            folder=Path(TENSORBOARD) / name if to == TENSORBOARD else Path("."),
+            config={key: known.value for key, known in run.known.items()},
             started_at_s=self.rows[0].at_s,
-        )  # fmt: skip
-        self.outlet = Outlet(to, tracker, Kept(_place_of(target, to, self.about, self.rows[0]), again or _was_deleted(place, to)))
+        )
+        # One log at one tracker. Another run in the same file, known by its first row, is another place.
+        first = self.rows[0].step, sorted(self.rows[0].values.items())
+        which = json.dumps([str(Path(target).resolve()), to, about.project, name, *first]).encode()
+        notes = files.cache_folder() / "sent" / f"{hashlib.sha256(which).hexdigest()[:32]}.json"
+        super().__init__(about, to, notes, again)
 
     def has_nothing_new(self) -> bool:
-        kept = self.outlet.kept.facts
-        return bool(kept.get("is_closed")) and kept.get("step") == self.rows[-1].step
+        sent = self.notes.sent
+        return bool(sent.get("is_closed")) and sent.get("step") == self.rows[-1].step
 
-    def goes_on(self) -> bool:
-        return False
-
-    def open(self) -> None:
-        self.outlet.open(self.about)
-
-    def pump(self, on_progress: OnProgress = lambda done, whole: None) -> None:
+    def _pieces(self) -> Iterator[tuple[Sequence[MetricRow | Rewound], int, int]]:
         for number, row in enumerate(self.rows, 1):
-            if row.step > self.outlet.have:
-                self.outlet.put(row)
-            if len(self.outlet.batch) >= ROWS_AT_ONCE:
-                self.outlet.flush()
-                on_progress(number, len(self.rows))
-        self.outlet.flush()
-        on_progress(len(self.rows), len(self.rows))
+            yield [row] if row.step > self.have else [], number, len(self.rows)
 
-    def finish(self) -> Sent:
-        return self.outlet.close(ending_of(self.run))
+    def finish(self) -> SendResult:
+        return self.close(ending_of(self.run))
 
 
-def about_run(folder: Path, facts: Mapping[str, Any], project: str | None = None, name: str | None = None) -> About:
-    """What a tracker is told of a run of ours: its settings, and `machine/hardware` and the like beside them."""
-    config = facts.get("config") or {}
-    told = dict(config)
-    for part in ("machine", "sizes", "versions"):
-        told |= {f"{part}/{key}": value for key, value in (facts.get(part) or {}).items()}
-    data = facts.get("data") or {}
-    told |= {f"data/{key}": value for key, value in {**data, **(data.get("facts") or {})}.items() if not isinstance(value, dict)}
-    return About(
+def about_run(folder: Path, facts: Mapping[str, Any], to: str, project: str | None, name: str | None) -> RunInfo:
+    """What a tracker gets to know of a run of ours: its settings, and `machine/hardware` and the like beside them."""
+    config, data = facts.get("config") or {}, facts.get("data") or {}
+    data = {key: value for key, value in {**data, **(data.get("facts") or {})}.items() if not isinstance(value, dict)}
+    shown = dict(config)
+    for part, known in {**{part: facts.get(part) for part in ("machine", "sizes", "versions")}, "data": data}.items():
+        shown |= {f"{part}/{key}": value for key, value in (known or {}).items()}
+    return RunInfo(
         name=name or config.get("wandb_run_name") or folder.resolve().name,
         project=project or config.get("wandb_project") or PROJECT,
-        config=told,
-        folder=folder,
+        config=shown,
+        folder=folder / TENSORBOARD if to == TENSORBOARD else folder,
         started_at_s=float(facts.get("created_at_s") or math.nan),
     )
 
 
-def ending_of(run: Run) -> Ending:
+def ending_of(run: RunRecord) -> RunEnd:
     """What is to be said of a run that has ended: its best evaluation, where its time went, and the diagnosis."""
-    import numpy as np
-
-    from nanolens.diagnosis import diagnose
-    from nanolens.present.markdown import findings
-
     summary: dict[str, float | int | str] = {}
     if len(run.steps):
         summary["steps"] = int(run.steps.step[-1])
@@ -326,80 +361,22 @@ def ending_of(run: Run) -> Ending:
     diagnosis = diagnose(run)
     summary["findings"] = ", ".join(finding.code for finding in diagnosis.findings)
     state = str(run.get("state", "finished"))
-    return Ending(summary, {"findings": findings(diagnosis)}, "failed" if state == "gone" else state)
+    return RunEnd(summary, {"findings": answer_of(diagnosis).markdown()}, "failed" if state == "gone" else state)
 
 
-def _own_folder(target: str) -> Path | None:
-    """The folder of a run of ours; None for everything else that can be read."""
-    from nanolens.record.store import find_run
-
-    if Path(target).exists() and not is_run(Path(target)):
-        return None
-    try:
-        return find_run(target).folder
-    except UserError:
-        return None  # whatever else it may be, or that it is nothing, is said by whoever reads it
-
-
-def _place_of(target: str, to: str, about: About, first: Row) -> Path:
-    """One log at one tracker. Another run in the same file, told by its first row, is another place."""
-    said = [str(Path(target).resolve()), to, about.project, about.name, first.step, sorted(first.values.items())]
-    return files.cache_folder() / "sent" / f"{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]}.json"
-
-
-def _was_deleted(place: Path, to: str) -> bool:
-    """TensorBoard's files lie with the user, who may throw them away; then there is nothing to go on with."""
-    return to == TENSORBOARD and not any(place.glob("events.out.tfevents.*"))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
-        return {}
-
-
-_DECODER = msgspec.json.Decoder(e.EVENTS)
-_GOING_BACK = (b'{"event":"run_started"', b'{"event":"rolled_back"')
-
-
-def _events(folder: Path, offset: int) -> Iterator[tuple[int, int, e.Event]]:
-    """(place, place behind it, event) of each whole line; a torn or unknown one is passed over."""
-    for at, line in _lines(folder, offset):
-        if (event := _decoded(line)) is not None:
-            yield at, at + len(line), event
-
-
-def _restarts(folder: Path, offset: int) -> Iterator[tuple[int, int]]:
-    """(place, step) of each time that the run went back."""
-    for at, line in _lines(folder, offset):
-        if line.startswith(_GOING_BACK) and (event := _decoded(line)) is not None:
-            yield at, event.to_step if isinstance(event, e.RolledBack) else event.step
-
-
-def _decoded(line: bytes) -> Any:
-    try:
-        return _DECODER.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def _lines(folder: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-    try:
-        with open(folder / EVENTS_FILE, "rb") as file:
-            file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return  # torn, or still being written
-                yield offset, line
-                offset += len(line)
-    except FileNotFoundError:
-        return
+def _events(folder: Path, offset: int, beginnings: tuple[bytes, ...] = (b"",)) -> Iterator[tuple[int, int, Any]]:
+    """(place, place behind it, event) of each whole line that begins so; a torn or unknown one is passed over."""
+    with contextlib.suppress(FileNotFoundError), open(folder / EVENTS_FILE, "rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # torn, or still being written
+            at, offset = offset, offset + len(line)
+            if line.startswith(beginnings):
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    yield at, offset, _DECODER.decode(line)
 
 
 def _size(folder: Path) -> int:
-    try:
-        return (folder / EVENTS_FILE).stat().st_size
-    except OSError:
-        return 0
+    path = folder / EVENTS_FILE
+    return path.stat().st_size if path.is_file() else 0

@@ -1,81 +1,91 @@
 """Batches for the loop, on the device, in an order that a checkpoint can continue.
 
-`Feed.take(sample)` gives the batch that starts at that global sample; `Feed.prefetch(sample)` may gather it while the device computes.
-Shuffled order is a pure function of (seed, sample). nanoGPT's order is a stream of random draws: `sample` is only counted there, and
-the feed has a state (the draw that is pending, and torch's generator) which goes into the checkpoint.
-"""
+Shuffled order is a pure function of (seed, sample). nanoGPT's order is a stream of random draws: `sample` is only
+counted there, and the feed has a state (the draw that is pending, and torch's generator) which goes into the
+checkpoint."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nanolens.config.fields import Config
-from nanolens.data.batches import NanoGPTOrder, Shuffled, gather
-from nanolens.train.share import Share
+from nanolens.data.batches import Shuffled, gather, require_window
+from nanolens.training.distributed.ranks import Partition
 
 MASK = (1 << 64) - 1
 PLACES_AHEAD = 64  # batches whose places are computed together
+FeedState = dict[str, Any]  # generators and pending draws; empty where the sample number says it all
 Batch = tuple[Tensor, Tensor]  # ids (B, T) and the ids that follow each of them
 
 
-class Feed(Protocol):
-    def take(self, sample: int) -> Batch: ...
-    def prefetch(self, sample: int) -> None: ...
-    def seed_dropout(self, sample: int) -> None: ...
-    def state(self) -> dict[str, Any]: ...
-    def restore(self, state: dict[str, Any]) -> None: ...
-
-
-class ShuffledFeed:
+class Feed:
     def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int, seed: int, device: torch.device):
-        self._order = Shuffled(tokens, block_size, seed)
-        self._batch_size, self._seed, self._device = batch_size, seed, device
-        self._places, self._places_from = np.zeros(0, dtype=np.int64), 0  # where the samples from a cursor on begin
-        self._ahead: tuple[int, Batch] | None = None
+        require_window(tokens, block_size, "train")
+        self._tokens, self._block, self._batch_size, self._seed = tokens, block_size, batch_size, seed
+        self._device = device
+
+    def take(self, sample: int) -> Batch:
+        """The batch that starts at that global sample."""
+        raise NotImplementedError
+
+    def prefetch(self, sample: int) -> None:
+        """May gather the batch while the device computes."""
+
+    def seed_dropout(self, sample: int) -> None:
+        """What is dropped is a function of (seed, sample), as the order is: resuming needs no generator's state, and
+        ranks need not draw from one stream."""
+        seed = _mixed(self._seed, sample)
+        # Not torch.manual_seed: for each device that is not in use it remembers the call, with a traceback, forever.
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        elif self._device.type == "mps":
+            torch.mps.manual_seed(seed)
+
+    def state(self) -> FeedState:
+        return {}
+
+    def restore(self, state: FeedState) -> None:
+        raise NotImplementedError
+
+    def _gather(self, starts: np.ndarray) -> Batch:
+        return on_device(gather(self._tokens, starts, self._block), self._device)
+
+
+class ShuffledFeed(Feed):
+    _places, _places_from = np.zeros(0, dtype=np.int64), 0  # where the samples from a cursor on begin
+    _ahead: tuple[int, Batch] | None = None
 
     def take(self, sample: int) -> Batch:
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == sample:
-            return ahead[1]
-        return self._gather(sample)
+        return ahead[1] if ahead is not None and ahead[0] == sample else self._read(sample)
 
     def prefetch(self, sample: int) -> None:
         if self._device.type != "cpu":  # on a CPU there is nothing to overlap with
-            self._ahead = (sample, self._gather(sample))
+            self._ahead = (sample, self._read(sample))
 
-    def _gather(self, sample: int) -> Batch:
+    def restore(self, state: FeedState) -> None:
+        self._ahead = None
+
+    def _read(self, sample: int) -> Batch:
         first = sample - self._places_from
         if first < 0 or first + self._batch_size > len(self._places):
             # Shuffling costs as much for one sample as for a thousand.
-            self._places, self._places_from, first = self._order.windows(sample, PLACES_AHEAD * self._batch_size), sample, 0
-        places = self._places[first : first + self._batch_size]
-        return on_device(gather(self._order.tokens, places, self._order.block_size), self._device)
-
-    def seed_dropout(self, sample: int) -> None:
-        """What is dropped is a function of (seed, sample), as the order is: to resume or to branch needs no generator's state."""
-        seed_generators(_mixed(self._seed, sample), self._device)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._ahead = None
+            order = Shuffled(self._tokens, self._block, self._seed)
+            self._places = order.windows(sample, PLACES_AHEAD * self._batch_size)
+            self._places_from, first = sample, 0
+        return self._gather(self._places[first : first + self._batch_size])
 
 
-class NanoGPTFeed:
-    """Draws as nanoGPT does: from torch's own generator, the next batch right after the forward pass of the one before."""
+class NanoGPTFeed(Feed):
+    """Draws as nanoGPT does: from torch's own generator, the next batch right after the forward pass of the last."""
 
-    def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int, device: torch.device):
-        self._batch_size, self._device = batch_size, device
-        self._given: np.ndarray | None = None  # a draw that a checkpoint remembers, to be used instead of a new one
-        self._drawn: np.ndarray | None = None
-        self._order = NanoGPTOrder(tokens, block_size, self._draw)
-        self._pending: Batch | None = None
-        self._at_start: dict[str, Any] = {}
+    _pending: Batch | None = None  # the batch that was drawn ahead
+    _starts = np.zeros(0, dtype=np.int64)  # where its sequences begin
 
     def take(self, sample: int) -> Batch:
         if self._pending is None:
@@ -85,19 +95,19 @@ class NanoGPTFeed:
         return batch
 
     def prefetch(self, sample: int) -> None:
-        self._pending = on_device(self._order.gather(sample, self._batch_size), self._device)
+        self._read_ahead(draw_starts(self._tokens, self._block, self._batch_size))
 
     def seed_dropout(self, sample: int) -> None:
         """Nothing: nanoGPT drops from the stream that it draws batches from."""
 
-    def state(self) -> dict[str, Any]:
-        pending = [] if self._pending is None or self._drawn is None else self._drawn.tolist()
+    def state(self) -> FeedState:
+        pending = [] if self._pending is None else self._starts.tolist()
         state = {"pending": pending, "generator": torch.get_rng_state()}
         if self._device.type == "cuda":  # dropout draws from the device's own
             state["device_generator"] = torch.cuda.get_rng_state(self._device)
         return state
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: FeedState) -> None:
         self._pending = None
         if not state:
             return
@@ -105,29 +115,23 @@ class NanoGPTFeed:
         if self._device.type == "cuda" and "device_generator" in state:
             torch.cuda.set_rng_state(state["device_generator"], self._device)
         if state["pending"]:
-            self._given = np.asarray(state["pending"], dtype=np.int64)
-            self.prefetch(0)
+            self._read_ahead(np.asarray(state["pending"], dtype=np.int64))
 
-    def _draw(self, high: int, count: int) -> np.ndarray:
-        if self._given is not None:
-            self._drawn, self._given = self._given, None
-        else:
-            self._drawn = torch.randint(high, (count,)).numpy()
-        return self._drawn
+    def _read_ahead(self, starts: np.ndarray) -> None:
+        self._starts, self._pending = starts, self._gather(starts)
 
 
-class NanoGPTFeedTogether:
-    """The same draws as one process would make, on every rank, from a generator that nothing else draws from; each rank reads only its own.
+class NanoGPTFeedTogether(Feed):
+    """The same draws as one process would make, on every rank, from a generator that nothing else draws from; each rank
+    reads only its own."""
 
-    Dropout is a function of (seed, sample), as it is for shuffled data: ranks that drop cannot all draw from one stream.
-    """
-
-    def __init__(self, tokens: np.ndarray, config: Config, share: Share, device: torch.device):
+    def __init__(self, tokens: np.ndarray, config: Config, part: Partition, device: torch.device):
+        super().__init__(tokens, config.block_size, config.batch_size, config.seed, device)
         self.generator = torch.Generator()
         self.generator.set_state(torch.get_rng_state())
-        self._tokens, self._block, self._seed, self._device = tokens, config.block_size, config.seed, device
-        self._batch_size, self._micro_batches, self._share = config.batch_size, config.gradient_accumulation_steps, share
-        self._pending: np.ndarray | None = None  # the first micro-batch of the update that comes: nanoGPT draws it early
+        self._part, self._micro_batches = part, config.gradient_accumulation_steps
+        # the first micro-batch of the update that comes: nanoGPT draws it early
+        self._pending: np.ndarray | None = None
         self._starts = np.zeros(0, dtype=np.int64)  # of all sequences of this update
         self._taken = 0  # micro-batches of this rank in this update
 
@@ -136,37 +140,31 @@ class NanoGPTFeedTogether:
             first = self._draw() if self._pending is None else self._pending
             self._starts = np.concatenate([first, *(self._draw() for _ in range(self._micro_batches - 1))])
             self._pending = None
-        place = self._share.first + self._taken * self._share.stride
+        place = self._part.first + self._taken * self._part.stride
         self._taken += 1
-        return on_device(gather(self._tokens, self._starts[place : place + self._share.size], self._block), self._device)
+        return self._gather(self._starts[place : place + self._part.size])
 
     def prefetch(self, sample: int) -> None:
-        if self._taken in (0, self._share.count) and self._pending is None:
+        if self._taken in (0, self._part.count) and self._pending is None:
             self._pending, self._taken = self._draw(), 0
 
-    def seed_dropout(self, sample: int) -> None:
-        seed_generators(_mixed(self._seed, sample), self._device)
+    def state(self) -> FeedState:
+        pending = [] if self._pending is None else self._pending.tolist()
+        return {"pending": pending, "generator": self.generator.get_state()}
 
-    def state(self) -> dict[str, Any]:
-        return {"pending": [] if self._pending is None else self._pending.tolist(), "generator": self.generator.get_state()}
-
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: FeedState) -> None:
         self._taken = 0
         if state:
             self.generator.set_state(state["generator"])
             self._pending = np.asarray(state["pending"], dtype=np.int64) if state["pending"] else None
 
     def _draw(self) -> np.ndarray:
-        return torch.randint(len(self._tokens) - self._block, (self._batch_size,), generator=self.generator).numpy()
+        return draw_starts(self._tokens, self._block, self._batch_size, self.generator)
 
 
-def seed_generators(seed: int, device: torch.device) -> None:
-    # Not torch.manual_seed: for each device that is not in use it remembers the call, with a traceback, forever.
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)
+def draw_starts(tokens: np.ndarray, block: int, count: int, generator: torch.Generator | None = None) -> np.ndarray:
+    """Where `count` windows begin, as nanoGPT draws them: with replacement, from anywhere."""
+    return torch.randint(len(tokens) - block, (count,), generator=generator).numpy()
 
 
 def _mixed(seed: int, sample: int) -> int:

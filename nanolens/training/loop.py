@@ -1,7 +1,4 @@
-"""The training loop: evaluate, keep, update, until done; every fact goes to `emit`, nothing is printed.
-
-outcome = train(config, dataset, Path("runs/first"), emit=Recorder(Path("runs/first")))
-"""
+"""The training loop: evaluate, keep, update, until done; every fact goes to `emit`, nothing is printed."""
 
 from __future__ import annotations
 
@@ -9,62 +6,43 @@ import contextlib
 import dataclasses
 import math
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
 import torch
 from torch import Tensor
 
-from nanolens.checkpoint import newest_good
 from nanolens.config.fields import Config
+from nanolens.data.store import Dataset
 from nanolens.errors import UserError
 from nanolens.message import Message, msg
-from nanolens.record.events import (
-    Chosen,
-    Evaluated,
-    Event,
-    MicroBatchHalved,
-    RankDrifted,
-    RanksLost,
-    RolledBack,
-    RunEnded,
-    RunStarted,
-    StepSkipped,
-    StepTaken,
-)  # fmt: skip
-from nanolens.record.layout import STOP_FILE, checkpoint_folders
-from nanolens.record.write import Emit, training_here, write_run_file
-from nanolens.train.clock import Clock
-from nanolens.train.evaluation_sets import SPLITS, evaluation_sets
-from nanolens.train.guards import ROLLBACKS_ALLOWED, is_out_of_memory, is_over_budget
-from nanolens.train.own_model import as_built, keep
-from nanolens.train.paces import Paces
-from nanolens.train.sampling import Sampler
-from nanolens.train.saving import Keeper
-from nanolens.train.step import Update, take_update
-from nanolens.training.begin import find_beginning
-from nanolens.training.compiling import STEPS_WATCHED, Trial, compile_if_it_pays, compile_now, is_undecided
-from nanolens.training.distributed.ranks import ALONE, RankLost, Ranks
-from nanolens.training.evaluate import Evaluation, evaluate, evaluate_together
+from nanolens.record import STOP_FILE, checkpoint_folders
+from nanolens.record import events as e
+from nanolens.record.store import training_here
+from nanolens.record.write import Emit, write_run_file
+from nanolens.training.begin import as_built, find_beginning, keep_own_model
+from nanolens.training.checkpoint import newest_good
+from nanolens.training.compiling import STEPS_WATCHED, SpeedTrial, compile_if_it_pays, compile_now
+from nanolens.training.distributed.ranks import SINGLE_PROCESS, RankLost, Ranks, partition_of, ranks_paced
+from nanolens.training.evaluate import Evaluation, evaluate, evaluation_sets
 from nanolens.training.machine import measured_peak
 from nanolens.training.preflight import preflight
-from nanolens.training.setup import Workshop, bytes_per_token, data_facts, facts_of, set_up, tokenizer_writer
+from nanolens.training.saving import Keeper, Sampler
+from nanolens.training.setup import Workshop, data_facts, facts_of, set_up, tokenizer_writer
+from nanolens.training.state import Clock
+from nanolens.training.step import is_out_of_memory, take_update
 from nanolens.training.stopping import Stopped, StopRequest, listening
-
-if TYPE_CHECKING:
-    from nanolens.data.store import Dataset
 
 Done = TypeVar("Done")
 PEAKS_MEASURED_AT_MOST = 5
-MEMORY_TOLD_EVERY = 16  # steps: asking the operating system takes longer than it is worth each time
+ROLLBACKS_ALLOWED = 1
+WINDOW_TRIES = 100  # among which skipped updates are counted
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a run ended, for whoever started it."""
 
     run: Path
@@ -83,38 +61,50 @@ class Outcome:
 
 
 def train(
-    config: Config, dataset: Dataset, run: Path, emit: Emit, *, came_from: Mapping[str, str] | None = None, preset: str = "",
-    initial: Mapping[str, Tensor] | None = None, may_refuse: bool = True, ranks: Ranks = ALONE,
-) -> Outcome:  # fmt: skip
+    config: Config,
+    dataset: Dataset,
+    run: Path,
+    emit: Emit,
+    *,
+    came_from: Mapping[str, str] | None = None,
+    preset: str = "",
+    initial: Mapping[str, Tensor] | None = None,
+    may_refuse: bool = True,
+    ranks: Ranks = SINGLE_PROCESS,
+) -> TrainingOutcome:
     """Trains until `config.max_iters` updates are done, a stop is asked for, or going on makes no sense.
 
-    `initial` holds weights to start from, by our names (an imported model). `may_refuse` off turns failed pre-flight checks into warnings.
-    `ranks`: the processes that train together; the first of them alone writes to `run` and calls `emit`.
-    A mistake of the user's is raised as UserError before anything is recorded; what happens later is told by events and the Outcome.
-    """
+    `initial` holds weights to start from, by our names (an imported model). `may_refuse` off turns failed pre-flight
+    checks into warnings. `ranks`: the processes that train together; the first of them alone writes to `run` and calls
+    `emit`. A mistake of the user's raises UserError before anything is recorded; events and outcome report the rest."""
     clock = Clock()
-    early = _Buffer()  # nothing is recorded before it is certain that the run can begin
+    early_events: list[e.Event] = []  # nothing is recorded before it is certain that the run can begin
+    early = early_events.append
     beginning = ranks.first_does(lambda: find_beginning(config, run, early, has_weights=initial is not None))
     with listening(run / STOP_FILE) as stop, training_here(run) if ranks.is_first else contextlib.nullcontext():
         ranks.listen(stop)
         built = as_built(config, run, early, is_resumed=beginning.is_resumed)
+        for choice in dataset.chosen:
+            early(e.Chosen(what=str(choice["what"]), value=choice["value"], because=str(choice["because"])))
         workshop = set_up(config, dataset, beginning, early, initial, built, ranks)
         loop = Loop(workshop, dataset, run, early, clock, stop)
         try:
             if not beginning.is_resumed:
-                loop.look_before(weights_are_drawn=beginning.checkpoint is None and initial is None, may_refuse=may_refuse)
+                is_fresh = beginning.checkpoint is None and initial is None
+                loop.run_preflight(is_fresh=is_fresh, may_refuse=may_refuse)
         except Stopped:
-            return loop.outcome("stopped", msg("{what:code}", what=stop.because))
+            return loop.outcome("stopped", msg("{what:code}", stop.because))
         loop.facts = facts_of(workshop, dataset, came_from or {}, preset, beginning.parent)
         if ranks.is_first:
-            loop.facts["own_model"] = keep(built, run)
+            loop.facts["own_model"] = keep_own_model(built, run)
             write_run_file(run, loop.facts)
-        loop.tell = _stamped(emit) if ranks.is_first else _unheard
-        loop.begin(beginning.resumed_from, [*early.events, *beginning.changes])
+        loop.tell = emit if ranks.is_first else lambda event: None
+        checkpoint = beginning.checkpoint if beginning.is_resumed else None
+        loop.begin(checkpoint.folder.name if checkpoint else "", [*early_events, *beginning.changes])
         return loop.go()
 
 
-class Hopeless(Exception):
+class Unrecoverable(Exception):
     """Going on makes no sense; the message says why."""
 
     def __init__(self, because: Message):
@@ -124,66 +114,72 @@ class Hopeless(Exception):
 
 class Loop:
     def __init__(self, workshop: Workshop, dataset: Dataset, run: Path, tell: Emit, clock: Clock, stop: StopRequest):
-        self.workshop, self.dataset, self.run, self.tell, self.clock, self.stop = workshop, dataset, run, tell, clock, stop
-        self.config, self.machine, self.trainee = workshop.config, workshop.machine, workshop.trainee
-        self.ranks = self.trainee.ranks
-        self.keeper = Keeper(run, self.config.keep_checkpoints, self._say, clock, tokenizer_writer(dataset), self.ranks.is_first)
-        generator = getattr(self.trainee.feed, "generator", None)
-        self.sets = evaluation_sets(self.config, dataset.train, dataset.val, self.machine.device, generator)
-        self.sampler = Sampler(self.config, dataset.tokenizer, run, self.machine, clock, stop.check, self.ranks)
+        self.workshop, self.dataset, self.run = workshop, dataset, run
+        self.tell, self.clock, self.stop = tell, clock, stop
+        config, machine, trainee, ranks = workshop.config, workshop.machine, workshop.trainee, workshop.trainee.ranks
+        self.config, self.machine, self.trainee, self.ranks = config, machine, trainee, ranks
+        self.partition = partition_of(config, ranks.rank, ranks.size)
+        write_tokenizer = tokenizer_writer(dataset.tokenizer)
+        self.keeper = Keeper(run, config.keep_checkpoints, self._say, clock, write_tokenizer, ranks.is_first)
+        generator = getattr(trainee.feed, "generator", None)
+        self.sets = evaluation_sets(config, dataset.train, dataset.val, machine.device, generator)
+        # several ranks agree on a stop after an update, or a round of an evaluation
+        self.check = stop.check if ranks.size == 1 else lambda: None
+        self.sampler = Sampler(config, dataset.tokenizer, run, machine, clock, self.check, ranks.is_first)
         self.losses = {"train": math.nan, "val": math.nan}
-        self.is_nanogpt = self.config.data_order == "nanogpt"
         # nanoGPT leaves its loop only after iteration number max_iters, which is one update more.
-        self.last_step = self.config.max_iters + (1 if self.is_nanogpt else 0)
+        self.last_step = config.max_iters + (1 if config.data_order == "nanogpt" else 0)
         self.watched: list[float] | None = []  # seconds of the first steps, until it is decided whether to compile
         self.facts: dict[str, Any] = {}  # what run.json says
         self.peaks_measured = 1
         self.is_rank_lost = False
-        self.paces = Paces()
+        self.timed: list[e.StepTaken] = []  # updates since the last evaluation, where several ranks make them
 
-    def look_before(self, *, weights_are_drawn: bool, may_refuse: bool) -> None:
-        """Everything that can be found out before the first step; ends with a checkpoint that was written, read and compared."""
-        trainee, config = self.trainee, self.config
+    def run_preflight(self, *, is_fresh: bool, may_refuse: bool) -> None:
+        """What can be found out before the first step; ends with a checkpoint that was written, read and compared."""
+        trainee, vocab_size, dataset, check = self.trainee, self.workshop.vocab_size, self.dataset, self.stop.check
         trainee.step_start = trainee.feed.state()
         model, machine = self.workshop.whole_model()
-        batch = trainee.feed.take(trainee.progress.sample)
+        x, y = (each.to(machine.device) for each in trainee.feed.take(trainee.progress.sample))
         try:
             self.ranks.first_does(
-                lambda: preflight(
-                    model, config, self.workshop.vocab_size, self.dataset, (batch[0].to(machine.device), batch[1].to(machine.device)),
-                    machine, self._say, self.stop.check, is_fresh=weights_are_drawn, may_refuse=may_refuse,
-                )
-            )  # fmt: skip
+                lambda: preflight(model, vocab_size, dataset, (x, y), machine, self._say, check, is_fresh, may_refuse)
+            )
         finally:
             trainee.feed.restore(trainee.step_start)
-        if not config.eval_only:
+        if not self.config.eval_only:
             self.keeper.rehearse(trainee, self._facts())
 
-    def begin(self, resumed_from: str, facts: Iterable[Event]) -> None:
+    def begin(self, resumed_from: str, facts: Iterable[e.Event]) -> None:
         progress = self.trainee.progress
         if resumed_from:
             self.keeper.started_step = self.keeper.saved_step = progress.step
-        self.tell(RunStarted(step=progress.step, resumed_from=resumed_from, pid=os.getpid(), threads=self.machine.threads))
+        pid, threads = os.getpid(), self.machine.threads
+        self.tell(e.RunStarted(step=progress.step, resumed_from=resumed_from, pid=pid, threads=threads))
         for event in facts:
             self.tell(event)
 
-    def go(self) -> Outcome:
+    def go(self) -> TrainingOutcome:
         why, because = "finished", None
         try:
-            self.ranks.warm_up(self.trainee.run, self._pass_through)
+            self.ranks.warm_up(self.trainee.run, lambda: self._trial().step_s(self.trainee.run))
             self._compile_if_decided()
             self._to_the_end()
         except Stopped:
-            why, because = "stopped", msg("{what:code}", what=self.stop.because)
-            self._save_where_it_stands()
-        except Hopeless as end:
+            why, because = "stopped", msg("{what:code}", self.stop.because)
+            self.trainee.optimizer.zero_grad(set_to_none=True)
+            self.keeper.finish()
+            if self.ranks.first_does(lambda: self.keeper.saved_step != self.trainee.progress.step):
+                self.keeper.save(self.trainee, self._facts())
+        except Unrecoverable as end:
             why, because = "failed", end.because
         except RankLost as loss:
             why, because, self.is_rank_lost = "failed", loss.because, True
-            step = self.trainee.progress.step
-            self.tell(RanksLost(step=step, ranks=loss.ranks, call=loss.call, waited_s=loss.waited_s, because=str(because)))
+            step, text = self.trainee.progress.step, str(because)
+            self.tell(e.RanksLost(step=step, ranks=loss.ranks, call=loss.call, waited_s=loss.waited_s, because=text))
         except BaseException as error:  # whatever it is, the record says that and why the run ended
-            self._end("failed", None if isinstance(error, UserError) else msg("{error}", error=f"{type(error).__name__}: {error}"))
+            says = msg("{error}", f"{type(error).__name__}: {error}")
+            self._end("failed", None if isinstance(error, UserError) else says)
             raise
         return self._end(why, because)
 
@@ -198,7 +194,8 @@ class Loop:
             is_last = step >= self.last_step
             if self.sampler.is_due(trainee.progress):
                 self._sample()
-            if self.keeper.started_step != step and (is_last or is_best or step % self._save_interval == 0):
+            is_due = step % (config.checkpoint_interval or config.eval_interval) == 0
+            if self.keeper.started_step != step and (is_last or is_best or is_due):
                 self.keeper.save(trainee, self._facts(), is_best=is_best)
             if is_last:
                 return
@@ -209,37 +206,23 @@ class Loop:
         """By the first rank, or by all where each has only a part of the model; the same text then."""
         trainee = self.trainee
         trainee.progress.sampled_at = trainee.progress.step
-        if self.ranks.samples:
+        if self.ranks.takes_part:
             with self.ranks.whole(trainee.with_loss):
-                self.tell(self.sampler.sample(trainee.model, trainee.progress))
-
-    # --- updates
+                self.tell(self.sampler.sample(trainee.model, trainee.progress.step))
 
     def _update(self) -> None:
-        with self.clock.part("train"):
-            update = self._within_memory(lambda: take_update(self.trainee, self.config, self.machine, self.clock, self.stop.check))
-        if update.bad:
-            self._skip(update)
-            self._stop_if(update.pace.is_stopping)
-            return
-        step = self.trainee.progress.step
-        self.tell(
-            StepTaken(
-                step=step, loss=update.loss, rate=update.rate, grad_norm=update.grad_norm, clipped=update.clipped,
-                tokens=self.config.tokens_per_update, took_s=update.took_s, data_s=update.data_s, micro_norms=update.micro_norms,
-                loss_scale=update.loss_scale, memory_bytes=self.machine.memory_in_use() if step % MEMORY_TOLD_EVERY == 1 else None,
-                rank_s=update.pace.rank_s, rank_busy_s=update.pace.busy_s, rank_comm_s=update.pace.comm_s,
-            )
-        )  # fmt: skip
-        self.paces.add(update.took_s, update.pace)
-        if self.watched is not None:
+        trainee, config, machine, clock, check = self.trainee, self.config, self.machine, self.clock, self.stop.check
+        with clock.part("train"):
+            update = self._within_memory(lambda: take_update(trainee, config, machine, clock, check))
+        self.tell(update)
+        if isinstance(update, e.StepSkipped):
+            self._after_skip(update)
+        else:
+            if self.ranks.size > 1:
+                self.timed.append(update)
             self._watch(update.took_s)
-        self._doubt_the_peak(update.took_s)
-        self._stop_if(update.pace.is_stopping)
-
-    def _stop_if(self, is_agreed: bool) -> None:
-        if is_agreed:
-            raise Stopped
+            self._recheck_peak(update.took_s)
+        self.ranks.stop_if_agreed()
 
     def _within_memory(self, work: Callable[[], Done]) -> Done:
         """Does `work`, with ever smaller micro-batches if memory runs out. Tokens per update stay."""
@@ -253,33 +236,38 @@ class Loop:
             trainee, old = self.trainee, self.trainee.micro_batch
             trainee.optimizer.zero_grad(set_to_none=True)
             if self.ranks.size > 1:  # the others are in the middle of it, and would wait for what never comes
-                raise Hopeless(
-                    msg(
-                        "rank {rank:count} has not enough memory for micro-batches of {size:count} sequences; use {option:code} and more "
-                        "gradient_accumulation_steps", rank=self.ranks.rank, size=old, option=f"--batch_size={max(1, old // 2)}",
-                    )
-                )  # fmt: skip
+                because = msg(
+                    "rank {rank:count} does not have enough memory for micro-batches of "
+                    "{size:count sequence|sequences}; use {option:code} and more gradient_accumulation_steps",
+                    self.ranks.rank,
+                    old,
+                    f"--batch_size={max(1, old // 2)}",
+                )
+                raise Unrecoverable(because)
             if old == 1:
-                raise Hopeless(msg("there is not enough memory for a single sequence of {tokens:tokens}", tokens=self.config.block_size))
+                tokens = self.config.block_size
+                raise Unrecoverable(msg("there is not enough memory for a single sequence of {tokens:tokens}", tokens))
             trainee.micro_batch = old // 2
             trainee.feed.restore(trainee.step_start)
-            self.machine.release_memory()
-            self.tell(MicroBatchHalved(step=trainee.progress.step, old=old, new=trainee.micro_batch))
+            torch.cuda.empty_cache()  # nothing where no GPU is in use
+            self.tell(e.MicroBatchHalved(step=trainee.progress.step, old=old, new=trainee.micro_batch))
 
-    def _skip(self, update: Update) -> None:
-        """Tells of an update that was kept from the weights, and goes back where there were too many of them."""
+    def _after_skip(self, update: e.StepSkipped) -> None:
+        """Goes back to a checkpoint where there were too many updates that could not be applied."""
         progress = self.trainee.progress
-        sample = progress.sample - self.config.tokens_per_update // self.config.block_size
-        self.tell(StepSkipped(step=progress.step, because=update.bad, layer=update.bad_layer, sample=sample, loss_scale=update.loss_scale))
-        if update.loss_scale is not None and update.loss_scale > 1 and update.bad == "gradient":
+        if update.loss_scale is not None and update.loss_scale > 1 and update.because == "gradient":
             return  # float16 looking for its scale: that is how it is found
-        progress.skipped.append(progress.tries)
-        if not is_over_budget(progress.skipped, progress.tries, self.config.skip_budget):
+        recent = [number for number in progress.skipped if number > progress.tries - WINDOW_TRIES]
+        progress.skipped = [*recent, progress.tries]
+        if len(progress.skipped) <= self.config.skip_budget:
             return
         seen = msg(
-            "{count:count} of the last updates had a {what} that is not finite, the last one after step {step:count} in {layer:code}",
-            count=len(progress.skipped), what=update.bad, step=progress.step, layer=update.bad_layer or "loss",
-        )  # fmt: skip
+            "recent updates with a non-finite {what}: {count:count}, the last after step {step:count} in {layer:code}",
+            update.because,
+            len(progress.skipped),
+            progress.step,
+            update.layer or "loss",
+        )
         self._roll_back(seen)
 
     def _roll_back(self, seen: Message) -> None:
@@ -288,27 +276,23 @@ class Loop:
         trainee, before = self.trainee, self.trainee.progress
         checkpoint = self.ranks.first_does(lambda: newest_good(checkpoint_folders(self.run))[0])
         if before.rollbacks >= ROLLBACKS_ALLOWED or checkpoint is None:
-            raise Hopeless(seen)
+            raise Unrecoverable(seen)
         data_position = trainee.feed.state()
         trainee.restore(checkpoint)
         trainee.feed.restore(data_position)
         now = trainee.progress
         now.sample, now.rollbacks, now.skipped = before.sample, before.rollbacks + 1, []
         self.keeper.started_step = self.keeper.saved_step = now.step
-        self.tell(RolledBack(from_step=before.step, to_step=now.step, because=str(seen)))
-
-    # --- evaluations
+        self.tell(e.RolledBack(from_step=before.step, to_step=now.step, because=str(seen), words=seen))
 
     def _is_evaluation_due(self) -> bool:
-        step = self.trainee.progress.step
-        if self.config.eval_only:
-            return True
-        if self.trainee.progress.evaluated_at == step or (self.is_nanogpt and step > self.config.max_iters):
-            return False
-        return step % self.config.eval_interval == 0 or step >= self.last_step
+        config, step = self.config, self.trainee.progress.step
+        is_past_last = config.data_order == "nanogpt" and step > config.max_iters
+        is_due = step % config.eval_interval == 0 or step >= self.last_step
+        return config.eval_only or (is_due and not is_past_last and self.trainee.progress.evaluated_at != step)
 
     def _evaluate(self) -> bool:
-        """Tells of both splits; True where val is the lowest so far."""
+        """Reports both splits; True where val is the lowest so far."""
         trainee, progress = self.trainee, self.trainee.progress
         with self.clock.part("eval"):
             found = self._within_memory(self._evaluations)
@@ -319,40 +303,39 @@ class Loop:
         trainee.step_start = trainee.feed.state()
         for split, seen in found.items():
             self.losses[split] = seen.loss
+            bytes_per_token = self.dataset.facts.get("val_bytes_per_token" if split == "val" else "bytes_per_token")
             self.tell(
-                Evaluated(
-                    step=progress.step, split=split, loss=seen.loss, standard_error=seen.standard_error,
-                    batch_losses=list(seen.batch_losses), batches=self.sets.fingerprint(split), tokens=seen.tokens,
-                    bits_per_byte=seen.bits_per_byte(bytes_per_token(self.dataset, split)), took_s=seen.took_s,
+                e.Evaluated(
+                    step=progress.step,
+                    split=split,
+                    loss=seen.loss,
+                    standard_error=seen.standard_error,
+                    batch_losses=list(seen.batch_losses),
+                    batches=self.sets[split].fingerprint,
+                    tokens=seen.tokens,
+                    bits_per_byte=seen.bits_per_byte(bytes_per_token),
+                    took_s=seen.took_s,
                     is_best=is_best and split == "val",
                 )
-            )  # fmt: skip
-        self._compare_ranks()
+            )
+        self._tell_rank_times()
+        if drifted := self.ranks.realign(trainee.model, trainee.optimizer):
+            self.tell(e.RankDrifted(step=progress.step, ranks=drifted, realigned=True))
         return is_best
 
-    def _compare_ranks(self) -> None:
-        """Copies of the weights that are no longer copies are told of, and made the first rank's again."""
-        self._tell_paces()
-        drifted = self.ranks.drifted(self.trainee.model)
-        if drifted:
-            self.tell(RankDrifted(step=self.trainee.progress.step, ranks=drifted, realigned=True))
-            self.ranks.realign(self.trainee.model, self.trainee.optimizer)
-
-    def _tell_paces(self) -> None:
-        pace = self.paces.take(self.trainee.progress.step, self.ranks.hosts)
-        if pace is not None:
+    def _tell_rank_times(self) -> None:
+        updates, self.timed = self.timed, []
+        if pace := ranks_paced(updates, self.trainee.progress.step, self.ranks.hosts):
             self.tell(pace)
 
     def _evaluations(self) -> dict[str, Evaluation]:
-        run, at_once = self.trainee.run, self.trainee.micro_batch
-        if self.ranks.size > 1:
-            called = self.ranks.evaluated_by(run)
-            return {split: evaluate_together(called, self.sets, split, self.machine, self.ranks, at_once) for split in SPLITS}
-        return {split: evaluate(run, self.sets.batches(split), self.machine, self.stop.check, at_once) for split in SPLITS}
+        run, machine, at_once = self.ranks.unwrap(self.trainee.run), self.machine, self.trainee.micro_batch
+        return {
+            split: evaluate(run, windows, machine, self.check, at_once, self.ranks)
+            for split, windows in self.sets.items()
+        }
 
-    # --- the machine's peak
-
-    def _doubt_the_peak(self, took_s: float) -> None:
+    def _recheck_peak(self, took_s: float) -> None:
         """A step that is faster than the measured peak shows that something else was running when that was measured."""
         known, flops = self.facts["machine"]["peak_flops"], self.facts["sizes"].get("flops_per_token")
         if not (known and flops and self.facts["machine"]["peak_origin"].startswith("measured")):
@@ -365,92 +348,69 @@ class Loop:
         self.facts["machine"]["peak_flops"] = peak
         if self.ranks.is_first:
             write_run_file(self.run, self.facts)
-        self.tell(Chosen(what="peak_flops", value=peak, because="a step was faster than the matmul at the start; measured again"))
-
-    # --- compiling
+        because = "a step was faster than the matmul at the start; measured again"
+        self.tell(e.Chosen(what="peak_flops", value=peak, because=because))
 
     def _compile_if_decided(self) -> None:
-        remembered = self.workshop.choices.get("compile")
-        if is_undecided(self.config, remembered):
-            return
-        self.watched = None
-        wanted = self.config.compile if self.config.compile is not None else remembered
-        self.workshop.choices["compile"] = wanted
+        choices = self.workshop.choices
+        wanted = self.config.compile if self.config.compile is not None else choices["compile"]
+        if wanted is not None:  # else the first steps are watched before deciding
+            self.watched, choices["compile"] = None, wanted
         if wanted:
-            compiled = compile_now(self.trainee.with_loss, self._trial(), self.clock, self.tell, self.trainee.progress.step)
-            self.trainee.run = self.ranks.use(self.trainee.run, compiled)
+            compiled = compile_now(self._trial(), self.clock, self._say, self.trainee.progress.step)
+            self.trainee.run = self.ranks.wrap(compiled)
 
     def _watch(self, took_s: float) -> None:
-        """Collects the times of the first steps and then decides."""
-        assert self.watched is not None
+        """Collects the times of the first steps and then decides whether to compile."""
+        if self.watched is None:
+            return
         self.watched.append(took_s)
         if len(self.watched) < STEPS_WATCHED:
             return
-        trainee, count = self.trainee, self.ranks.share(self.config).count
-        left = count * (self.last_step - trainee.progress.step)
-        module = compile_if_it_pays(
-            trainee.with_loss, self._trial(), self.machine, self.clock, self.tell, step=trainee.progress.step,
-            micro_batch_s=self.ranks.largest(min(self.watched) / count), micro_batches_left=left, slowest=self.ranks.largest,
-        )  # fmt: skip
-        self.workshop.choices["compile"] = module is not trainee.with_loss
-        trainee.run = self.ranks.use(trainee.run, module)
-        self.watched = None
+        step, count, slowest = self.trainee.progress.step, self.partition.count, self.ranks.largest
+        each_s, left = slowest(min(self.watched) / count), count * (self.last_step - step)  # micro-batches
+        module = compile_if_it_pays(self._trial(), self.clock, self._say, step, each_s, left, slowest)
+        self.workshop.choices["compile"] = module is not self.trainee.with_loss
+        self.trainee.run, self.watched = self.ranks.wrap(module), None
 
-    def _trial(self) -> Trial:
-        return Trial(self.trainee.with_loss, self.config, self.machine, self.workshop.vocab_size, self.ranks.share(self.config).size)
+    def _trial(self) -> SpeedTrial:
+        shape = (self.partition.size, self.config.block_size)
+        return SpeedTrial(self.trainee.with_loss, self.machine, self.workshop.vocab_size, shape)
 
-    def _pass_through(self) -> None:
-        self._trial().once(self.trainee.run, is_evaluated=False)
-
-    # --- keeping and ending
-
-    @property
-    def _save_interval(self) -> int:
-        return self.config.checkpoint_interval or self.config.eval_interval
-
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, object]:
         return {
-            "config": dataclasses.asdict(self.config), "choices": dict(self.workshop.choices), "vocab_size": self.workshop.vocab_size,
-            "data": data_facts(self.dataset), "torch": torch.__version__,
-        }  # fmt: skip
+            "config": dataclasses.asdict(self.config),
+            "choices": dict(self.workshop.choices),
+            "vocab_size": self.workshop.vocab_size,
+            "data": data_facts(self.dataset),
+            "torch": torch.__version__,
+        }
 
-    def _save_where_it_stands(self) -> None:
-        self.trainee.optimizer.zero_grad(set_to_none=True)
+    def _end(self, why: str, because: Message | None) -> TrainingOutcome:
         self.keeper.finish()
-        if self.ranks.first_does(lambda: self.keeper.saved_step != self.trainee.progress.step):
-            self.keeper.save(self.trainee, self._facts())
-
-    def _end(self, why: str, because: Message | None) -> Outcome:
-        self.keeper.finish()
-        self._tell_paces()
+        self._tell_rank_times()
         outcome = self.outcome(why, because)
-        self.tell(RunEnded(step=outcome.step, why=why, because=str(because or ""), parts=outcome.parts, wall_s=outcome.wall_s))
+        step, text, parts, wall_s = outcome.step, str(because or ""), outcome.parts, outcome.wall_s
+        self.tell(e.RunEnded(step=step, why=why, because=text, words=because, parts=parts, wall_s=wall_s))
         return outcome
 
-    def outcome(self, why: str, because: Message | None) -> Outcome:
+    def outcome(self, why: str, because: Message | None) -> TrainingOutcome:
         progress = self.trainee.progress
-        return Outcome(
-            run=self.run, step=progress.step, why=why, because=because, signal=self.stop.signal, train_loss=self.losses["train"],
-            val_loss=self.losses["val"], best_val=progress.best_val, best_step=progress.best_step, unsaved=self.keeper.failure,
+        return TrainingOutcome(
+            run=self.run,
+            step=progress.step,
+            why=why,
+            because=because,
+            signal=self.stop.signal,
+            train_loss=self.losses["train"],
+            val_loss=self.losses["val"],
+            best_val=progress.best_val,
+            best_step=progress.best_step,
+            unsaved=self.keeper.failure,
             is_rank_lost=self.is_rank_lost,
-            parts=self.clock.parts(), wall_s=self.clock.wall_s,
-        )  # fmt: skip
+            parts=self.clock.parts(),
+            wall_s=self.clock.wall_s,
+        )
 
-    def _say(self, event: Event) -> None:
+    def _say(self, event: e.Event) -> None:
         self.tell(event)  # looked up at each call: before the run has begun its events are kept back
-
-
-class _Buffer:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(msgspec.structs.replace(event, at_s=time.time()))
-
-
-def _unheard(event: Event) -> None:
-    """What ranks but the first have to say."""
-
-
-def _stamped(emit: Emit) -> Emit:
-    return lambda event: emit(event if event.at_s else msgspec.structs.replace(event, at_s=time.time()))

@@ -1,32 +1,28 @@
 """Checks before the first step, in seconds, so that a mistake is not found after an hour.
 
-A check either passes with the number it saw, or refuses the run with what that means, or (where the run may still be right) warns. What
-moves weights is tried on a copy with randomised weights: a head that starts at zero would hide every leak and look dead.
-"""
+A check either passes with the number it saw, or refuses the run with what that means, or (where the run may still be
+right) warns. What moves weights is tried on a copy with randomised weights: a head that starts at zero would hide every
+leak and look dead."""
 
 from __future__ import annotations
 
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nanolens.config.fields import Config
+from nanolens.data.store import Dataset
 from nanolens.errors import UserError, fault
 from nanolens.message import Message, msg
 from nanolens.model.loss import WithLoss, logits_of
 from nanolens.record.events import CheckPassed, Event, Warned
 from nanolens.training.feed import Batch
 from nanolens.training.machine import Machine
-
-if TYPE_CHECKING:
-    from nanolens.data.store import Dataset
 
 FIRST_LOSS_TOLERANCE = 0.5  # nats; llm.c's GPT-2 starts 0.2 above ln V, a wrong initialisation several nats
 LEAK_TOLERANCE = 1e-4  # of the largest logit: far above rounding, far below any real leak
@@ -47,14 +43,32 @@ class Seen:
 
 
 def preflight(
-    model: nn.Module, config: Config, vocab_size: int, dataset: Dataset, batch: Batch, machine: Machine, tell: Callable[[Event], None],
-    check_stop: Callable[[], None], *, is_fresh: bool, may_refuse: bool = True,
-) -> None:  # fmt: skip
-    """Runs every check and tells of each. `is_fresh`: the weights were drawn just now, so the first loss is known. Leaves no trace in the
-    random generators. `may_refuse` off turns refusals into warnings."""
+    model: nn.Module,
+    vocab_size: int,
+    dataset: Dataset,
+    batch: Batch,
+    machine: Machine,
+    tell: Callable[[Event], None],
+    check_stop: Callable[[], None],
+    is_fresh: bool,
+    may_refuse: bool,
+) -> None:
+    """Runs every check and reports each. `is_fresh`: the weights were drawn just now, so the first loss is known.
+    Leaves no trace in the random generators. `may_refuse` off turns refusals into warnings."""
     generator = torch.get_rng_state()
+    short, short_targets = (each[:SEQUENCES_TRIED, :TOKENS_TRIED] for each in batch)
+    trial = randomised(model)
+    checks: dict[str, Callable[[], Seen]] = {
+        "token_ids": lambda: token_ids_fit(dataset, vocab_size),
+        "train_val_overlap": lambda: splits_differ(dataset),
+        "first_loss": lambda: first_loss(model, (short, short_targets), vocab_size, machine, is_fresh),
+        "causal_leak": lambda: nothing_leaks(trial, short, vocab_size),
+        "parameters_change": lambda: parameters_change(trial, short, short_targets),
+    }
+    if short.shape[1] == 1:
+        del checks["causal_leak"]
     try:
-        for name, check in _checks(model, config, vocab_size, dataset, batch, machine, is_fresh):
+        for name, check in checks.items():
             check_stop()
             started_at_s = time.perf_counter()
             try:
@@ -71,31 +85,19 @@ def preflight(
         torch.set_rng_state(generator)
 
 
-def _checks(
-    model: nn.Module, config: Config, vocab_size: int, dataset: Dataset, batch: Batch, machine: Machine, is_fresh: bool
-) -> Iterator[tuple[str, Callable[[], Seen]]]:
-    yield "token_ids", lambda: token_ids_fit(dataset, vocab_size)
-    yield "train_val_overlap", lambda: splits_differ(dataset)
-    short = batch[0][:SEQUENCES_TRIED, :TOKENS_TRIED], batch[1][:SEQUENCES_TRIED, :TOKENS_TRIED]
-    yield "first_loss", lambda: first_loss(model, short, vocab_size, machine, is_fresh)
-    trial = randomised(model)
-    if short[0].shape[1] > 1:
-        yield "causal_leak", lambda: nothing_leaks(trial, short[0], vocab_size)
-    yield "parameters_change", lambda: parameters_change(trial, short[0], short[1])
-
-
 def token_ids_fit(dataset: Dataset, vocab_size: int) -> Seen:
-    largest = max(_largest(dataset.train), _largest(dataset.val))
-    if largest >= vocab_size:
-        raise fault(
-            msg(
-                "the token files hold id {largest:count}, and the vocabulary has only {size:count} tokens (0 to {last:count})",
-                largest=largest, size=vocab_size, last=vocab_size - 1,
-            ),
-            where=msg("dataset {name:code}", name=dataset.name),
-            fix=msg("prepare the data again, or check that the tokenizer beside it is the one that it was made with"),
-        )  # fmt: skip
-    return Seen(largest, vocab_size - 1)
+    largest, last = max(_largest(dataset.train), _largest(dataset.val)), vocab_size - 1
+    if largest <= last:
+        return Seen(largest, last)
+    what = msg(
+        "the token files contain id {largest:count}, and the vocabulary has only {size:count} tokens (0 to "
+        "{last:count})",
+        largest,
+        vocab_size,
+        last,
+    )
+    fix = msg("prepare the data again, or check that the tokenizer next to it is the one it was made with")
+    raise fault(what, where=msg("dataset {name:code}", dataset.name), fix=fix)
 
 
 def _largest(tokens: np.ndarray) -> int:
@@ -103,7 +105,8 @@ def _largest(tokens: np.ndarray) -> int:
     if len(tokens) <= TOKENS_SCANNED:
         return int(tokens.max())
     size = TOKENS_SCANNED // 500
-    return max(int(tokens[start : start + size].max()) for start in np.linspace(0, len(tokens) - size, 500).astype(np.int64).tolist())
+    starts = np.linspace(0, len(tokens) - size, 500).astype(np.int64).tolist()
+    return max(int(tokens[start : start + size].max()) for start in starts)
 
 
 def splits_differ(dataset: Dataset) -> Seen:
@@ -112,22 +115,24 @@ def splits_differ(dataset: Dataset) -> Seen:
     if share < OVERLAP_WORTH_TELLING:
         return Seen(share, 0.0)
     warning = msg(
-        "{share:share} of the val windows ({tokens:count} tokens each) stand in the train split too: val loss will measure memory",
-        share=share, tokens=OVERLAP_WINDOW,
-    )  # fmt: skip
+        "{share:share} of the val windows ({tokens:count} tokens each) also occur in the train split: val loss will "
+        "measure memorisation",
+        share,
+        OVERLAP_WINDOW,
+    )
     return Seen(share, 0.0, "val_leak", warning)
 
 
 def overlap(train: np.ndarray, val: np.ndarray) -> float:
     if min(len(train), len(val)) < OVERLAP_WINDOW:
         return 0.0
-    places = np.linspace(0, len(val) - OVERLAP_WINDOW, min(OVERLAP_WINDOWS, len(val) - OVERLAP_WINDOW + 1)).astype(np.int64)
-    wanted = _hashes(val)[places]
-    return float(np.isin(wanted, _hashes(train)).mean())
+    last = len(val) - OVERLAP_WINDOW
+    places = np.linspace(0, last, min(OVERLAP_WINDOWS, last + 1)).astype(np.int64)
+    return float(np.isin(_hashes(val)[places], _hashes(train)).mean())
 
 
 def _hashes(tokens: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of the window that begins at each token; equal windows have equal hashes, others practically never."""
+    """A 64-bit hash of the window that begins at each token; different windows practically never have equal ones."""
     multipliers = np.random.default_rng(0).integers(1, 2**63, OVERLAP_WINDOW, dtype=np.uint64) | np.uint64(1)
     count = len(tokens) - OVERLAP_WINDOW + 1
     total = np.zeros(count, dtype=np.uint64)
@@ -146,15 +151,18 @@ def first_loss(model: nn.Module, batch: Batch, vocab_size: int, machine: Machine
     usual = math.log(vocab_size)
     if not math.isfinite(seen):
         raise fault(
-            msg("the loss is {seen:nats} before the first step: the model computes no finite number", seen=seen),
-            fix=msg("try {option:code}; if it stays, the weights or the model's arithmetic are at fault", option="--dtype=float32"),
+            msg("the loss is {seen:nats} before the first step: the model's output is not finite", seen),
+            fix=msg("try {option:code}; if it persists, the weights or the model code are faulty", "--dtype=float32"),
         )
     if not is_fresh or abs(seen - usual) <= FIRST_LOSS_TOLERANCE:
         return Seen(seen, usual if is_fresh else None)
     warning = msg(
-        "the first loss is {seen:nats}; guessing among {size:count} tokens would give {usual:nats}. The initial weights are too large, or "
-        "the loss is not a mean over tokens", seen=seen, size=vocab_size, usual=usual,
-    )  # fmt: skip
+        "the first loss is {seen:nats}; guessing among {size:count} tokens would give {usual:nats}. The initial "
+        "weights are too large, or the loss is not a mean over tokens",
+        seen,
+        vocab_size,
+        usual,
+    )
     return Seen(seen, usual, "dead_init", warning)
 
 
@@ -179,13 +187,12 @@ def nothing_leaks(trial: nn.Module, idx: Tensor, vocab_size: int) -> Seen:
     scale = before.abs().max().clamp_min(1e-12)
     seen = ((before[:, :middle] - after[:, :middle]).abs().max() / scale).item()
     if seen > LEAK_TOLERANCE:
-        raise fault(
-            msg(
-                "the model sees the future: its predictions change by {seen:share} when only later tokens change. It would learn to copy "
-                "the answer, reach a loss near zero, and write nonsense", seen=seen,
-            ),
-            fix=msg("give the attention a causal mask (position t may look at 0..t only)"),
-        )  # fmt: skip
+        what = msg(
+            "the model sees the future: its predictions change by {seen:share} when only later tokens change. It "
+            "would learn to copy the answer, reach a loss near zero, and generate nonsense",
+            seen,
+        )
+        raise fault(what, fix=msg("give the attention a causal mask (position t may only see 0..t)"))
     return Seen(seen, 0.0)
 
 
@@ -197,13 +204,12 @@ def parameters_change(trial: nn.Module, idx: Tensor, targets: Tensor) -> Seen:
     still = [name for name, parameter in named if parameter.grad is None or not bool(parameter.grad.any())]
     trial.zero_grad(set_to_none=True)
     if len(still) == len(named):
-        raise fault(msg("no parameter gets a gradient: training would change nothing"), fix=msg("check that the loss depends on the model"))
+        what = msg("no parameter gets a gradient: training would change nothing")
+        raise fault(what, fix=msg("check that the loss depends on the model"))
     share = 1 - len(still) / len(named)
-    frozen = [name for name, parameter in trial.named_parameters() if not parameter.requires_grad]
-    if not still and not frozen:
+    fixed = still + [name for name, parameter in trial.named_parameters() if not parameter.requires_grad]
+    if not fixed:
         return Seen(share, 1.0)
-    warning = msg(
-        "{count:count} of {all:count} parameter tensors will never change: {names:code}",
-        count=len(still) + len(frozen), all=len(named) + len(frozen), names=(still + frozen)[:5],
-    )  # fmt: skip
+    count, total, names = len(fixed), len(list(trial.parameters())), fixed[:5]
+    warning = msg("{count:count} of {all:count} parameter tensors will never change: {names:code}", count, total, names)
     return Seen(share, 1.0, "frozen_parameters", warning)

@@ -1,10 +1,14 @@
-"""What is being trained, with all that changes while it is: weights, optimizer, scaler, data feed, and how far it has come."""
+"""What is being trained, with all that changes while it is (weights, optimizer, scaler, data feed, progress), and the
+clock that gives each second of a run to one part of `events.PARTS`."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import random
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,18 +17,51 @@ import numpy as np
 import torch
 from torch import nn
 
-from nanolens.checkpoint import Checkpoint, Snapshot, tensors_of
-from nanolens.checkpoint.load import cropped, fill
-from nanolens.checkpoint.sharded import spread_like
-from nanolens.checkpoint.tree import copied
 from nanolens.message import msg
 from nanolens.model.loss import WithLoss
-from nanolens.training.distributed.ranks import ALONE, Ranks
-from nanolens.training.feed import Feed
+from nanolens.record.events import PARTS
+from nanolens.training.checkpoint import Checkpoint, Snapshot, copied, cropped, fill, tensors_of
+from nanolens.training.distributed.ranks import SINGLE_PROCESS, Ranks, spread_like
+from nanolens.training.feed import Feed, FeedState
+
+
+class Clock:
+    """Always in one part, `other` at first. A part inside another takes its seconds away from the outer one."""
+
+    def __init__(self) -> None:
+        self.started_at_s = self._since_s = time.perf_counter()
+        self._part = "other"
+        self._spent = dict.fromkeys(PARTS, 0.0)
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        before = self._part
+        self._turn_to(name)
+        try:
+            yield
+        finally:
+            self._turn_to(before)
+
+    @property
+    def wall_s(self) -> float:
+        return time.perf_counter() - self.started_at_s
+
+    def spent_s(self, part: str) -> float:
+        """Seconds of a part that was left again."""
+        return self._spent[part]
+
+    def parts(self) -> dict[str, float]:
+        self._turn_to(self._part)
+        return dict(self._spent)
+
+    def _turn_to(self, part: str) -> None:
+        now_s = time.perf_counter()
+        self._spent[self._part] += now_s - self._since_s
+        self._since_s, self._part = now_s, part
 
 
 @dataclass
-class Progress:
+class Counters:
     step: int = 0  # updates done
     sample: int = 0  # global sample cursor: the first sample that no update and no skipped one has used
     tokens_seen: int = 0
@@ -46,16 +83,16 @@ class Trainee:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     feed: Feed
-    progress: Progress
     micro_batch: int  # sequences that go through the model at once; `batch_size` until memory runs out
-    step_start: dict[str, Any] = field(default_factory=dict)  # the feed's state when the current step began
-    ranks: Ranks = ALONE
+    progress: Counters = field(default_factory=Counters)
+    step_start: FeedState = field(default_factory=dict)  # the feed's state when the current step began
+    ranks: Ranks = SINGLE_PROCESS
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def snapshot(self, facts: dict[str, Any]) -> Snapshot:
+    def snapshot(self, facts: Mapping[str, object]) -> Snapshot:
         """A copy of the state at the start of the current step, in the computer's memory."""
         progress = {key: written(value) for key, value in dataclasses.asdict(self.progress).items()}
         resuming = {
@@ -63,30 +100,31 @@ class Trainee:
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "feed": self.step_start or self.feed.state(),
             "torch": torch.get_rng_state(),
-            "numpy": _numpy_state(),
+            "numpy": numpy_state(np.random.get_state(legacy=True)),
             "python": random.getstate(),
         }
         state = {"step": self.progress.step, "progress": progress, "micro_batch": self.micro_batch, **facts}
         return Snapshot(copied(tensors_of(self.model)), copied(resuming), state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Makes this the trainee that was saved, to the bit. Rates, betas and decay stay those of the present config."""
-        fill(self.model, checkpoint.model, msg("{folder:code}", folder=str(checkpoint.folder)))
+        """Makes this the trainee that was saved, to the bit. Rates, betas and decay stay those of the config."""
+        fill(self.model, checkpoint.model, msg("{folder:code}", str(checkpoint.folder)))
         self._restore_optimizer(checkpoint.resuming["optimizer"])
         if self.scaler and checkpoint.resuming["scaler"]:
             self.scaler.load_state_dict(checkpoint.resuming["scaler"])
         random.setstate(checkpoint.resuming["python"])
-        _set_numpy_state(checkpoint.resuming["numpy"])
+        name, keys, *rest = checkpoint.resuming["numpy"]
+        np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
         torch.set_rng_state(checkpoint.resuming["torch"])
         if checkpoint.resuming["feed"]:
             self.feed.restore(checkpoint.resuming["feed"])
-        saved = {key: read(value) for key, value in checkpoint.state["progress"].items()}
-        self.progress = Progress(**saved)
+        self.progress = Counters(**{key: read(value) for key, value in checkpoint.state["progress"].items()})
 
     def _restore_optimizer(self, saved: dict[str, Any]) -> None:
-        ours = [{key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups]
+        groups = self.optimizer.param_groups
+        ours = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        order = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        order = [parameter for group in groups for parameter in group["params"]]
         for index, moments in saved["state"].items():
             for key, value in moments.items():
                 if isinstance(value, torch.Tensor) and value.dim():
@@ -97,19 +135,15 @@ class Trainee:
             group.update(settings)
 
 
-def written(value: Any) -> Any:
+def written(value: object) -> object:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read(value: Any) -> Any:
+def read(value: object) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
-def _numpy_state() -> Any:
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    return [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(gauss)]
-
-
-def _set_numpy_state(state: Any) -> None:
+def numpy_state(state: Any) -> Any:
+    """What `get_state` of numpy's older generators gives, in the form that a checkpoint keeps."""
     name, keys, position, has_gauss, gauss = state
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    return [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(gauss)]

@@ -1,8 +1,7 @@
 """Being asked to stop: a signal, or the file that `nanolens stop` leaves in the run folder.
 
-The first request is noticed at the next micro-batch, evaluation batch or sampled token, and the run saves and ends. A second signal ends
-the process on the spot, which harms nothing: whatever is being written is written beside its place.
-"""
+The first request is noticed at the next micro-batch, evaluation batch or sampled token, and the run saves and ends. A
+second signal ends the process on the spot, which harms nothing: what is being written is written beside its place."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -27,15 +26,9 @@ class Stopped(Exception):
 class StopRequest:
     def __init__(self, stop_file: Path):
         self.signal: int | None = None
-        self._file = stop_file
-        self._file_seen = False
-        self._look_again_at_s = 0.0
-        self.is_echo_ignored = False  # a second signal right after the first is the same request, passed on by a launcher
-        self._signalled_at_s = 0.0
-
-    @property
-    def is_made(self) -> bool:
-        return self.signal is not None or self._file_seen
+        self._file, self._is_file_seen, self._look_again_at_s, self._signalled_at_s = stop_file, False, 0.0, 0.0
+        # a second signal right after the first is the same request, passed on by a launcher
+        self.is_echo_ignored = False
 
     @property
     def because(self) -> str:
@@ -51,8 +44,8 @@ class StopRequest:
         now_s = time.monotonic()
         if self.signal is None and now_s >= self._look_again_at_s:
             self._look_again_at_s = now_s + FILE_LOOKED_FOR_EVERY_S
-            self._file_seen = self._file_seen or self._file.exists()
-        return self.is_made
+            self._is_file_seen = self._is_file_seen or self._file.exists()
+        return self.signal is not None or self._is_file_seen
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
@@ -64,14 +57,17 @@ class StopRequest:
 
 @contextlib.contextmanager
 def listening(stop_file: Path) -> Iterator[StopRequest]:
-    """Listens for signals inside the block (in the main thread; elsewhere Python cannot) and gives the old handlers back after it."""
-    request = StopRequest(stop_file)
-    if threading.current_thread() is not threading.main_thread():
+    """Listens for signals in the block, where it runs in the main thread (elsewhere Python cannot); then no longer."""
+    request, is_main = StopRequest(stop_file), threading.current_thread() is threading.main_thread()
+    with handled_by(request.on_signal, SIGNALS if is_main else ()):
         yield request
-        return
-    before = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
+
+
+@contextlib.contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], None], numbers: Iterable[int]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        yield request
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

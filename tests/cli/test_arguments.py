@@ -6,11 +6,7 @@ from nanolens.cli.arguments import Parser, UsageError
 
 
 def parser() -> Parser:
-    made = Parser("train")
-    made.add_argument("source", nargs="?")
-    made.add_argument("--view")
-    made.takes_settings()
-    return made
+    return Parser("train")
 
 
 def test_both_forms_of_a_setting_and_both_spellings_are_the_same():
@@ -27,7 +23,10 @@ def test_a_negative_value_is_a_value():
 
 
 def test_a_switch_needs_no_value_but_takes_one():
-    assert parser().parse(["--compile", "--bias", "False", "quickstart"]).overrides == [("compile", "True"), ("bias", "False")]
+    assert parser().parse(["--compile", "--bias", "False", "quickstart"]).overrides == [
+        ("compile", "True"),
+        ("bias", "False"),
+    ]
     assert parser().parse(["--compile", "quickstart"]).source == "quickstart"
 
 

@@ -12,12 +12,27 @@ LOG = "\n".join(f"iter {i}: loss {4.2 - 0.002 * i:.4f}, time 33.20ms, mfu 11.20%
 @pytest.fixture
 def log(tmp_path):
     (tmp_path / "train.log").write_text(LOG)
-    (tmp_path / "known.toml").write_text("n_layer = 6\nn_head = 6\nn_embd = 384\nblock_size = 256\nbatch_size = 64\nvocab_size = 65\n")
+    (tmp_path / "known.toml").write_text(
+        "n_layer = 6\nn_head = 6\nn_embd = 384\nblock_size = 256\nbatch_size = 64\nvocab_size = 65\n"
+    )
     return tmp_path
 
 
 def test_json_has_the_promised_shape(log, capsys):
-    assert main(["diagnose", str(log / "train.log"), "--config", str(log / "known.toml"), "--hardware", "RTX 4070 Ti", "--json"]) == 0
+    assert (
+        main(
+            [
+                "diagnose",
+                str(log / "train.log"),
+                "--config",
+                str(log / "known.toml"),
+                "--hardware",
+                "RTX 4070 Ti",
+                "--json",
+            ]
+        )
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     assert set(answer) == {"run", "findings", "not_checked"}
     codes = {finding["code"]: finding for finding in answer["findings"]}
@@ -39,6 +54,12 @@ def test_why_prints_the_symptom_s_page(capsys):
     assert "When it is wrong." in capsys.readouterr().out
 
 
+def test_why_prints_its_page_as_json(capsys):
+    assert main(["diagnose", "--why=overfitting", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["codes"] == ["overfitting", "checkpoint_not_best"] and len(page["paragraphs"]) >= 5
+
+
 def test_an_unknown_code_is_met_with_the_nearest(capsys):
     assert main(["diagnose", "--why=overfiting"]) == 1
     assert "overfitting" in capsys.readouterr().err
@@ -46,7 +67,16 @@ def test_an_unknown_code_is_met_with_the_nearest(capsys):
 
 def test_any_setting_may_be_given(log, capsys):
     assert (
-        main(["diagnose", str(log / "train.log"), "--json", "--dataset_tokens=1000", "--tokens-per-update=16384", "--learning_rate=1e-3"])
+        main(
+            [
+                "diagnose",
+                str(log / "train.log"),
+                "--json",
+                "--dataset_tokens=1000",
+                "--tokens-per-update=16384",
+                "--learning_rate=1e-3",
+            ]
+        )
         == 0
     )
     answer = json.loads(capsys.readouterr().out)

@@ -6,10 +6,10 @@ import io
 from pathlib import Path
 
 import pytest
-from tiny import LETTERS, SETTINGS, make_data
 
 import nanolens
 from nanolens.cli import main
+from tests.cli.tiny import LETTERS, SETTINGS, make_data
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_several_runs_write_from_the_same_prompt_and_seed(capsys):
 
 
 def test_on_a_terminal_they_stand_side_by_side():
-    from nanolens.present.table import side_by_side
+    from nanolens.show.document import side_by_side
 
     assert side_by_side(["m1@20", "m2@20"], ["one two\nthree", "four"], 17) == [
         "m1@20   │ m2@20",
@@ -116,16 +116,16 @@ def test_what_a_model_writes_cannot_steer_the_terminal():
     ("words", "told"),
     [
         ([], "error: which run?\n  fix: name one: nanolens runs lists them\n"),
-        (["m11"], "error: there is no run m11\n  fix: did you mean m1?\n"),
-        (["m1@11"], "error: runs/m1 has no checkpoint of step 11\n  fix: it has 0, 10, 20\n"),
+        (["m11"], "error: there is no run named m11\n  fix: did you mean m1?\n"),
+        (["m1@11"], "error: runs/m1 has no checkpoint at step 11\n  fix: available: 0, 10, 20\n"),
         (["m1", "--prompt=FILE:none.txt"], "error: there is no file none.txt\n  in: --prompt=FILE:none.txt\n"),
         (
             ["m1", "--temperature=-1", "--max_new_tokens=0"],
             "error: max_new_tokens = 0 is not a number of tokens\n  fix: use 1 or more\n"
-            "error: temperature = -1.0 is below 0 or not a number\n  fix: use 0 to 2; 0 takes the likeliest token\n",
+            "error: temperature = -1.0 is below 0 or not a number\n  fix: use 0 to 2; 0 always takes the most likely token\n",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_clear_message(capsys, words: list[str], told: str):
     assert main(["sample", *words]) in (1, 2)
     assert capsys.readouterr().err == told
@@ -134,7 +134,7 @@ def test_a_mistake_is_one_clear_message(capsys, words: list[str], told: str):
 def test_a_character_outside_the_vocabulary_is_named(capsys):
     assert main(["sample", "m1", "--prompt=abcXYZ"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith(f"error: the character 'X' is not among the {len(LETTERS)} that this data has\n")
+    assert err.startswith(f"error: the character 'X' is not among the {len(LETTERS)} in this data\n")
 
 
 def test_the_run_is_there_as_columns():
@@ -157,7 +157,9 @@ def test_training_from_python_gives_the_run(tmp_path, monkeypatch, capsys):
     assert list(run.steps.step) == [1, 2, 3, 4, 5, 6]
     assert [event.step for event in seen if type(event).__name__ == "StepTaken"] == [1, 2, 3, 4, 5, 6]
     assert capsys.readouterr().out == ""
-    again = nanolens.train("quickstart", quiet=True, **(settings | {"out_dir": "again"}))  # the name is still a function afterwards
+    again = nanolens.train(
+        "quickstart", quiet=True, **(settings | {"out_dir": "again"})
+    )  # the name is still a function afterwards
     assert (again.steps.loss == run.steps.loss).all()
 
 

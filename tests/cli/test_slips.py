@@ -24,13 +24,20 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         ("train quickstart --context_length=64", "did you mean block_size?"),
         ("train --resume", "did you mean init_from=resume?"),
         ("train quickstart --wandb", "did you mean trackers?"),
-        ("train quickstart --wandb_log=yes", "for instance --wandb_log=True"),
-        ("train quickstart --trackers=tensorbord", "use one or several of mlflow, none, tensorboard, trackio, wandb, with commas between"),
+        ("train quickstart --wandb_log=yes", "for example --wandb_log=True"),
+        (
+            "train quickstart --trackers=tensorbord",
+            "use one or more of mlflow, none, tensorboard, trackio, wandb, separated by commas",
+        ),
         ("train quickstart --detach=maybe", "write --detach"),
         ("train quickstart --out_dir", "write --out_dir=VALUE"),
         ("train quickstart --view=film", "use one of live, lines"),
-        ("train input.txt", "to train on this text, prepare it with nanolens prepare input.txt, and then nanolens train --dataset=input"),
-        ("train data/plays", "name the data with --dataset=data/plays"),
+        (
+            "train input.txt",
+            "to train on this text, prepare it with nanolens prepare input.txt, then run nanolens train "
+            "--dataset=input",
+        ),
+        ("train data/plays", "give the data with --dataset=data/plays"),
         ("resume first", "did you mean nanolens train --init_from=resume --out_dir=first?"),
         ("generate first", "did you mean nanolens sample first?"),
         ("list", "did you mean nanolens runs?"),
@@ -38,10 +45,15 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         ("sample first --temperature=hot", "see nanolens sample --help"),
         ("send first --to=comet", "use one of tensorboard, wandb, trackio, mlflow"),
         ("send first", "see nanolens send --help"),
-        ("send nothing --to=tensorboard", "give a run folder, a name below runs/, the path of a log, or - for standard input"),
+        (
+            "send nothing --to=tensorboard",
+            "give a run folder, a name below runs/, the path of a log, or - for standard input",
+        ),
     ],
 )
-def test_a_slip_gets_a_fix(words: str, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_slip_gets_a_fix(
+    words: str, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "input.txt").write_text("hello world\n")
     (tmp_path / "data" / "plays").mkdir(parents=True)

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import SETTINGS, make_data, nanolens
 
-from nanolens.api.watchdog import certain_faults
 from nanolens.cli import main
-from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, RUN_FILE, STOP_FILE
+from nanolens.record import EVENTS_FILE, OUTPUT_FILE, RUN_FILE, STOP_FILE
+from nanolens.session.listeners import certain_faults
+from tests.cli.tiny import SETTINGS, make_data, nanolens
 
 
 @pytest.fixture
@@ -37,12 +37,18 @@ def test_a_piped_run_prints_nanogpts_lines_and_ends_with_words(here: Path):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("# nanolens ") and "run=out" in lines[0] and "peak_origin='measured" in lines[0]
     assert [line.split(":")[0] for line in lines if re.match(r"(iter|step) ", line)] == [
-        "step 0", "iter 0", "iter 5", "step 10", "iter 10", "iter 15", "step 20",
-    ]  # fmt: skip
+        "step 0",
+        "iter 0",
+        "iter 5",
+        "step 10",
+        "iter 10",
+        "iter 15",
+        "step 20",
+    ]
     assert "saving checkpoint to out" in lines
     words = "\n".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
-    assert "out is done: 20 steps in " in words
-    assert "best val loss " in words and "At step 20 it writes" in words and "nanolens sample out" in words
+    assert "out finished: 20 steps in " in words
+    assert "best val loss " in words and "Latest sample, step 20" in words and "nanolens sample out" in words
     assert steps_in(here / "out") == list(range(1, 21))
     assert done.stderr == ""
 
@@ -51,7 +57,7 @@ def test_training_goes_on_where_it_was_stopped_with_what_it_was_started_with(her
     assert main(["train", *SETTINGS, "--out_dir=runs/a", "--max_iters=10", "--seed=7"]) == 0
     assert main(["train", "--init_from=resume", "--out_dir=a", "--max_iters=16"]) == 0
     out = capsys.readouterr().out
-    assert "# resumed at step 10" in out and "# max_iters was 10 and is now 16" in out
+    assert "# resumed at step 10" in out and "# max_iters changed from 10 to 16" in out
     assert steps_in(here / "runs" / "a") == list(range(1, 17))
     facts = json.loads((here / "runs" / "a" / RUN_FILE).read_text())
     assert facts["config"]["seed"] == 7 and facts["config"]["n_embd"] == 16
@@ -65,9 +71,9 @@ def test_a_run_is_not_overwritten_unless_asked_and_then_moved_aside(here: Path, 
     capsys.readouterr()
     assert main(arguments) == 1
     assert capsys.readouterr().err == (
-        "error: out already holds a run\n"
+        "error: out already contains a run\n"
         "  in: --out_dir=out\n"
-        "  fix: go on with it by --init_from=resume, choose another out_dir, or move it aside with --overwrite=True\n"
+        "  fix: continue it with --init_from=resume, choose another out_dir, or move it aside with --overwrite=True\n"
     )
     assert main([*arguments, "--overwrite=True"]) == 0
     assert steps_in(here / "out") == steps_in(here / "out.old-1") == [1, 2, 3, 4]
@@ -79,7 +85,7 @@ def test_without_out_dir_runs_are_numbered_and_listed(here: Path, capsys):
     capsys.readouterr()
     assert main(["runs"]) == 0
     header, first, second = capsys.readouterr().out.splitlines()
-    assert header.split() == ["run", "state", "step", "loss", "best", "val", "tokens/s", "changed", "size"]
+    assert header.split() == ["run", "state", "step", "loss", "best", "val", "tokens/s", "modified", "size"]
     assert first.split()[:5] == ["quickstart-1", "finished", "4", "/", "4"]
     assert second.split()[0] == "quickstart-2"
     assert main(["runs", "--json"]) == 0
@@ -93,30 +99,23 @@ def test_without_out_dir_runs_are_numbered_and_listed(here: Path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["--dataset=nowhere"],
-            "error: there is no dataset nowhere\n  fix: use one of ",
-        ),
+        (["--dataset=nowhere"], "error: there is no dataset named nowhere\n  fix: use one of "),
         (
             ["--init_from=resume", "--out_dir=nothing"],
-            "error: there is nothing to resume: nothing holds no run\n  in: --out_dir=nothing\n"
-            "  fix: name the run with --out_dir=FOLDER (nanolens runs lists them), or start afresh without --init_from=resume\n",
+            "error: nothing to resume: nothing contains no run\n  in: --out_dir=nothing\n"
+            "  fix: name the run with --out_dir=FOLDER (nanolens runs lists them), or start a new one without "
+            "--init_from=resume\n",
         ),
         (
             ["--out_dir=data/tiny/train.bin"],
-            "error: nothing can be written to data/tiny/train.bin: there is a file in the way\n  in: --out_dir=data/tiny/train.bin\n"
+            "error: cannot write to data/tiny/train.bin: there is a file in the way\n  in: "
+            "--out_dir=data/tiny/train.bin\n"
             "  fix: choose another folder with --out_dir=FOLDER\n",
         ),
-        (
-            ["--vocab_size=5"],
-            "error: vocab_size = 5",
-        ),
-        (
-            ["--init_from=runs/gone@5"],
-            "error: ",
-        ),
+        (["--vocab_size=5"], "error: vocab_size = 5"),
+        (["--init_from=runs/gone@5"], "error: "),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_clear_message_and_leaves_nothing_behind(here: Path, capsys, words: list[str], said: str):
     assert main(["train", *SETTINGS, *words]) == 1
     told = capsys.readouterr()
@@ -136,11 +135,25 @@ def test_a_checkpoint_of_another_shape_cannot_be_resumed(here: Path, capsys):
     )
 
 
-def test_a_run_that_cannot_go_on_fails_with_its_reason_and_a_finding(here: Path, capsys):
-    arguments = ["train", *SETTINGS, "--out_dir=out", "--learning_rate=100", "--min_lr=100", "--grad_clip=0", "--max_iters=50"]
+def test_a_run_that_cannot_go_on_fails_with_its_reason_and_a_finding(here: Path, capsys, monkeypatch):
+    arguments = [
+        "train",
+        *SETTINGS,
+        "--out_dir=out",
+        "--learning_rate=100",
+        "--min_lr=100",
+        "--grad_clip=0",
+        "--max_iters=50",
+    ]
+    # The peak measured while other programs hold the cores would bring in a finding about the hardware.
+    monkeypatch.setattr("nanolens.training.machine.measured_peak", lambda machine: 1e12)
     assert main(arguments) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if re.match(r"# the update after step \d was skipped: its (loss|gradient) was not finite", line)]
+    assert [
+        line
+        for line in lines
+        if re.match(r"# the update after step \d was skipped: its (loss|gradient) was not finite", line)
+    ]
     assert [line for line in lines if line.startswith("# out failed at step ")]
     assert [line for line in lines if "(nan_divergence)" in line and "certain" in line]
     assert lines[-2:] == ["#   nanolens diagnose out", "#   nanolens train --init_from=resume --out_dir=out"]
@@ -152,7 +165,8 @@ def test_code_is_only_run_when_it_is_named_in_the_call(here: Path, capsys):
     Path("evil.py").write_text("open('it-ran', 'w')\n")
     assert main(["train", "config.toml", *(word for word in SETTINGS if not word.startswith("--arch"))]) == 1
     assert capsys.readouterr().err == (
-        "error: arch = evil.py is code, and code is only run if you name it yourself\n  in: config.toml line 1\n  fix: add --arch=evil.py\n"
+        "error: arch = evil.py is custom code, and custom code only runs if you name it yourself\n  in: config.toml line 1\n  "
+        "fix: add --arch=evil.py\n"
     )
     assert not Path("it-ran").exists()
 
@@ -178,10 +192,14 @@ def test_a_model_of_ones_own_is_kept_with_the_run(here: Path, capsys):
     assert main(["train", "--init_from=resume", "--out_dir=out", "--max_iters=6"]) == 0  # named before, on this machine
     told = map(json.loads, (here / "out" / EVENTS_FILE).read_text().splitlines())
     chosen = [event for event in told if event["event"] == "chosen" and event["what"] == "model file"]
-    assert [event["because"] for event in chosen] == ["mine.py has changed since the run began; the run's own copy is used"]
+    assert [event["because"] for event in chosen] == [
+        "mine.py has changed since the run began; the run's own copy is used"
+    ]
     capsys.readouterr()
     assert main(["sample", "out", "--max_new_tokens=3"]) == 0
-    assert capsys.readouterr().err == "mine.py has changed since the run began; its own copy out/model.py is used\n"
+    assert (
+        capsys.readouterr().err == "mine.py has changed since the run began; the run's own copy out/model.py is used\n"
+    )
 
 
 def test_code_in_the_run_folder_of_a_stranger_is_not_run(here: Path, capsys):
@@ -192,9 +210,9 @@ def test_code_in_the_run_folder_of_a_stranger_is_not_run(here: Path, capsys):
     capsys.readouterr()
     for words in (["sample", "out"], ["train", "--init_from=resume", "--out_dir=out"]):
         assert main(words) == 1
-        assert "code is only run if you name it" in capsys.readouterr().err
+        assert "custom code only runs if you name it" in capsys.readouterr().err
         assert main([*words, "--arch=mine.py"]) == 1
-        assert "mine.py is not the code that this model was made by" in capsys.readouterr().err
+        assert "mine.py is not the code this model was built by" in capsys.readouterr().err
     assert main(["train", *settings, "--init_from=resume", "--out_dir=out", "--arch=mine.py"]) == 1
     assert not Path("it-ran").exists()
     assert main(["sample", "out", "--arch=out/model.py", "--max_new_tokens=3"]) == 0  # its owner has read and named it
@@ -207,8 +225,8 @@ def test_damage_is_found_and_named(here: Path, capsys):
     assert main(["verify", "out"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "ok       run.json  54 settings" or re.fullmatch(r"ok       run\.json  \d+ settings", lines[0])
-    assert re.fullmatch(r"ok       events\.jsonl  \d+ events, 20 steps, 1 attempts", lines[1])
-    assert lines[-1] == "all is as it was written"
+    assert re.fullmatch(r"ok       events\.jsonl  \d+ events, 20 steps, 1 attempt", lines[1])
+    assert lines[-1] == "everything is intact"
     weights = here / "out" / "checkpoints" / "step-000010" / "model.safetensors"
     payload = bytearray(weights.read_bytes())
     payload[-1] ^= 1
@@ -217,21 +235,27 @@ def test_damage_is_found_and_named(here: Path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if line.startswith("DAMAGED")).startswith("DAMAGED  checkpoints/step-000010")
     assert "         model.safetensors has changed since it was written (its sha256 differs)" in lines
-    assert lines[-1] == "1 of its parts are damaged; resuming takes the newest checkpoint that is whole"
+    assert lines[-1] == "damaged parts: 1; resuming uses the newest intact checkpoint"
 
 
 def test_a_step_that_is_missing_from_the_record_is_found(here: Path, capsys):
     assert main(["train", *SETTINGS, "--out_dir=out", "--max_iters=6"]) == 0
     record = here / "out" / EVENTS_FILE
-    lines = [line for line in record.read_text().splitlines(keepends=True) if '"step":4,' not in line or "step_taken" not in line]
+    lines = [
+        line
+        for line in record.read_text().splitlines(keepends=True)
+        if '"step":4,' not in line or "step_taken" not in line
+    ]
     record.write_text("".join(lines))
     capsys.readouterr()
     assert main(["verify", "out"]) == 1
-    assert "         1 steps are missing, the first is 4" in capsys.readouterr().out.splitlines()
+    assert "         1 step is missing, the first is 4" in capsys.readouterr().out.splitlines()
 
 
 def started(words: list[str], here: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", "nanolens", *words], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "nanolens", *words], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def in_a_terminal(words: list[str], here: Path, rows: int, columns: int) -> tuple[subprocess.Popen, int]:
@@ -243,11 +267,19 @@ def in_a_terminal(words: list[str], here: Path, rows: int, columns: int) -> tupl
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    environ = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm-256color"}
+    environ = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")} | {
+        "TERM": "xterm-256color"
+    }
     process = subprocess.Popen(
-        [sys.executable, "-m", "nanolens", *words], cwd=here, stdin=theirs, stdout=theirs, stderr=theirs, env=environ,
-        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )  # fmt: skip
+        [sys.executable, "-m", "nanolens", *words],
+        cwd=here,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environ,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
     os.close(theirs)
     return process, ours
 
@@ -303,12 +335,12 @@ def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys
     done = nanolens("train", *SETTINGS, "--max_iters=1000000", "--detach", cwd=here)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    found = re.fullmatch(r"training goes on in the background as process (\d+)", lines[0])
+    found = re.fullmatch(r"training continues in the background as process (\d+)", lines[0])
     assert found, done.stdout
     assert lines[1:] == [
-        "  look:  nanolens watch runs/quickstart-1",
+        "  watch: nanolens watch runs/quickstart-1",
         "  stop:  nanolens stop runs/quickstart-1",
-        f"  lines: {Path('runs/quickstart-1') / OUTPUT_FILE}",
+        f"  log:   {Path('runs/quickstart-1') / OUTPUT_FILE}",
     ]
     pid = int(found[1])
     run = here / "runs" / "quickstart-1"
@@ -319,19 +351,25 @@ def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys
         capsys.readouterr()
         for word in ("--init_from=resume", "--overwrite=True"):
             assert main(["train", *SETTINGS, "--out_dir=runs/quickstart-1", word]) == 1
-            assert capsys.readouterr().err.startswith(f"error: process {pid} is already training in runs/quickstart-1\n")
+            assert capsys.readouterr().err.startswith(
+                f"error: process {pid} is already training in runs/quickstart-1\n"
+            )
         assert main(["stop", "quickstart-1"]) == 0
         said = capsys.readouterr().out.splitlines()
-        found = re.fullmatch(r"quickstart-1 has stopped; step ([\d,]+) is saved", said[0])
-        assert found and said[1] == "go on with nanolens train --init_from=resume --out_dir=runs/quickstart-1"
+        found = re.fullmatch(r"quickstart-1 stopped; step ([\d,]+) is saved", said[0])
+        assert found and said[1] == "continue with nanolens train --init_from=resume --out_dir=runs/quickstart-1"
         assert not (run / STOP_FILE).exists()
         out, err = watching.communicate(timeout=60)  # ends by itself, when the run does
         assert watching.returncode == 0, err
-        assert out.startswith("# nanolens ") and "iter 0: loss " in out and "quickstart-1 was stopped and saved at step " in out
+        assert (
+            out.startswith("# nanolens ")
+            and "iter 0: loss " in out
+            and "quickstart-1 was stopped and saved at step " in out
+        )
         assert "iter 0: loss " in (run / OUTPUT_FILE).read_text()
         assert main(["stop", "quickstart-1"]) == 1
         assert capsys.readouterr().err == (
-            "error: runs/quickstart-1 is not being trained now\n  fix: nanolens runs tells the state of each run\n"
+            "error: runs/quickstart-1 is not training now\n  fix: nanolens runs shows the state of each run\n"
         )
     finally:
         if (run / "running.json").exists():
@@ -341,18 +379,20 @@ def test_a_detached_run_is_watched_and_stopped_from_elsewhere(here: Path, capsys
 def test_a_detached_run_that_cannot_start_says_why_at_once(here: Path):
     done = nanolens("train", *SETTINGS, "--dataset=nowhere", "--detach", cwd=here)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: there is no dataset nowhere\n")
+    assert done.stderr.startswith("error: there is no dataset named nowhere\n")
     assert not list(here.glob("runs/*"))
 
 
 def test_any_trainer_behind_two_dashes_is_echoed_recorded_and_summed_up(here: Path, capsys):
     lines = "".join(f"iter {k}: loss {4.0 - k / 20:.4f}, time 30.00ms, mfu 1.00%\n" for k in range(40))
-    Path("theirs.py").write_text(f"import sys\nprint({lines!r}, end='')\nsys.exit(int(sys.argv[1].removeprefix('--exit-with=')))\n")
+    Path("theirs.py").write_text(
+        f"import sys\nprint({lines!r}, end='')\nsys.exit(int(sys.argv[1].removeprefix('--exit-with=')))\n"
+    )
     done = nanolens("watch", "--", sys.executable, "theirs.py", "--exit-with=3", cwd=here)
     assert done.returncode == 3
     assert done.stdout == lines
     said = done.stderr.splitlines()
-    assert said[0].endswith("is recorded in runs/theirs-1")
+    assert said[0].startswith("# recording ") and said[0].endswith(" in runs/theirs-1")
     assert "# theirs-1 failed at step 40" in done.stderr and said[-2:][0] == "#   nanolens diagnose theirs-1"
     assert main(["runs"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["theirs-1", "failed", "40"]

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny import SETTINGS, make_data
 
 from nanolens.cli import main
+from tests.cli.tiny import SETTINGS, make_data
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,20 @@ def test_what_tune_found_is_what_train_takes(here: Path, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert [row["size"] for row in answer["rows"]] == [1, 2, 4]
     assert answer["command"].endswith("--batch_size=auto") and len(answer["why"]) >= 1
-    assert main(["train", "shakespeare-char-cpu", *SETTINGS, "--batch_size=4", "--batch_size=auto", "--out_dir=run", "--view=lines"]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "shakespeare-char-cpu",
+                *SETTINGS,
+                "--batch_size=4",
+                "--batch_size=auto",
+                "--out_dir=run",
+                "--view=lines",
+            ]
+        )
+        == 0
+    )
     assert "measuring" not in capsys.readouterr().err  # it was remembered, whatever preset the same settings came from
     facts = json.loads((here / "run" / "run.json").read_text())
     assert {key: facts["config"][key] for key in answer["winner"]} == answer["winner"]

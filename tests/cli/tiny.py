@@ -11,9 +11,12 @@ import numpy as np
 
 LETTERS = "\n abcdefghij"
 SETTINGS = (
-    "--dataset=tiny --n_layer=1 --n_head=2 --n_embd=16 --block_size=16 --batch_size=4 --gradient_accumulation_steps=1 --max_iters=20 "
-    "--lr_decay_iters=20 --warmup_iters=2 --eval_interval=10 --eval_iters=2 --learning_rate=1e-2 --min_lr=1e-3 --sample_tokens=20 "
-    "--device=cpu --dtype=float32 --compile=False --threads=1 --log_interval=5 --arch=gpt2 --optimizer=adamw --schedule=cosine "
+    "--dataset=tiny --n_layer=1 --n_head=2 --n_embd=16 --block_size=16 --batch_size=4 "
+    "--gradient_accumulation_steps=1 --max_iters=20 "
+    "--lr_decay_iters=20 --warmup_iters=2 --eval_interval=10 --eval_iters=2 --learning_rate=1e-2 --min_lr=1e-3 "
+    "--sample_tokens=20 "
+    "--device=cpu --dtype=float32 --compile=False --threads=1 --log_interval=5 --arch=gpt2 --optimizer=adamw "
+    "--schedule=cosine "
     "--weight_decay=0.1 --beta1=0.9 --beta2=0.99 --grad_clip=1.0"
 ).split()
 
@@ -26,10 +29,16 @@ def make_data(folder: Path, seed: int = 0) -> None:
     data.mkdir(parents=True)
     ids[:3600].astype(np.uint16).tofile(data / "train.bin")
     ids[3600:].astype(np.uint16).tofile(data / "val.bin")
-    names = {"vocab_size": len(LETTERS), "itos": dict(enumerate(LETTERS)), "stoi": {c: i for i, c in enumerate(LETTERS)}}
+    names = {
+        "vocab_size": len(LETTERS),
+        "itos": dict(enumerate(LETTERS)),
+        "stoi": {c: i for i, c in enumerate(LETTERS)},
+    }
     (data / "meta.pkl").write_bytes(pickle.dumps(names))
 
 
 def nanolens(*words: str, **options) -> subprocess.CompletedProcess:
     """The command in a process of its own, as a user would start it."""
-    return subprocess.run([sys.executable, "-m", "nanolens", *words], capture_output=True, text=True, timeout=100, **options)
+    return subprocess.run(
+        [sys.executable, "-m", "nanolens", *words], capture_output=True, text=True, timeout=100, **options
+    )

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanolens.record.run import Known, Run, Words, evals_from, steps_from
+from nanolens.record.run import Conventions, Known, RunRecord, evals_from, steps_from
 
-NANOGPT = Words(
-    trainer="nanogpt", loss="last_micro_batch", time="with_eval", updates_before_printed=1, peak_flops=312e12, mfu_is_smoothed=True
+NANOGPT = Conventions(
+    trainer="nanogpt",
+    loss="last_micro_batch",
+    time="with_eval",
+    updates_before_printed=1,
+    peak_flops=312e12,
+    mfu_is_smoothed=True,
 )
-OURS = Words(trainer="nanolens", loss="mean", time="step_only")
+OURS = Conventions(trainer="nanolens", loss="mean", time="step_only")
 
 
-def run_of(name="A", steps=(), evals=(), words=OURS, batches=None, **known):
-    """`steps`: (step, loss, seconds); `evals`: (step, train, val); `batches`: (fingerprint, per-batch val losses) of each evaluation."""
-    rows = {"step": [s[0] for s in steps], "printed": [s[0] - words.updates_before_printed for s in steps],
-            "loss": [s[1] for s in steps], "took_s": [s[2] for s in steps]}  # fmt: skip
+def run_of(name="A", steps=(), evals=(), conventions=OURS, batches=None, **known):
+    """`steps`: (step, loss, seconds); `evals`: (step, train, val); `batches`: (fingerprint, per-batch val losses) of
+    each evaluation."""
+    rows = {
+        "step": [s[0] for s in steps],
+        "printed": [s[0] - conventions.updates_before_printed for s in steps],
+        "loss": [s[1] for s in steps],
+        "took_s": [s[2] for s in steps],
+    }
     if steps and len(steps[0]) > 3:
         rows["mfu_frac"] = [s[3] for s in steps]
     columns = {
@@ -28,7 +38,7 @@ def run_of(name="A", steps=(), evals=(), words=OURS, batches=None, **known):
         columns["batches"] = [each[0] for each in batches]
         columns["val_batch_losses"] = [np.asarray(each[1], float) for each in batches]
     facts = {key: Known(value, "given") for key, value in known.items()}
-    return Run(name, words, steps_from(rows, len(steps)), evals_from(columns, len(evals)), facts)
+    return RunRecord(name, conventions, steps_from(rows, len(steps)), evals_from(columns, len(evals)), facts)
 
 
 CPU_DEMO = {
@@ -84,16 +94,34 @@ SMALL = {
     "learning_rate": 1e-3,
     "hardware": "1x RTX 4070 12GB",
 }
-LARGE = {"batch_size": 8, "gradient_accumulation_steps": 64, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 50304, "bias": False,
-             "learning_rate": 3e-4, "hardware": "1x RTX 4070 12GB"}  # fmt: skip
+LARGE = {
+    "batch_size": 8,
+    "gradient_accumulation_steps": 64,
+    "block_size": 1024,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_embd": 768,
+    "vocab_size": 50304,
+    "bias": False,
+    "learning_rate": 3e-4,
+    "hardware": "1x RTX 4070 12GB",
+}
 
 
 def cpu_run():
-    return run_of("A", [(1991, 1.72, 0.116, 0.0001), (2001, 1.70, 1.505, 0.0001)], [(2000, 1.76, 1.89)], NANOGPT, **CPU_DEMO)
+    return run_of(
+        "A", [(1991, 1.72, 0.116, 0.0001), (2001, 1.70, 1.505, 0.0001)], [(2000, 1.76, 1.89)], NANOGPT, **CPU_DEMO
+    )
 
 
 def gpu_run():
-    return run_of("B", [(4991, 0.8212, 0.03323, 0.1109), (5001, 0.8236, 4.44683, 0.0999)], [(5000, 0.6224, 1.7044)], NANOGPT, **GPU_DEMO)
+    return run_of(
+        "B",
+        [(4991, 0.8212, 0.03323, 0.1109), (5001, 0.8236, 4.44683, 0.0999)],
+        [(5000, 0.6224, 1.7044)],
+        NANOGPT,
+        **GPU_DEMO,
+    )
 
 
 def small_run():

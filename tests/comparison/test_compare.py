@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 
 import numpy as np
 import pytest
-from comparing import LARGE, NANOGPT, OURS, SMALL, cpu_run, gpu_run, large_run, run_of, small_run
 
-from nanolens.analysis.compare import compare
-from nanolens.analysis.compare_axes import _first_at, sooner
-from nanolens.analysis.compare_labels import labels
-from nanolens.analysis.compare_noise import WANDERING, measure, seeds_needed
-from nanolens.analysis.compare_remarks import agreement, blown_up_at
-from nanolens.comparison.side import Group, Side
+from nanolens.comparison import compare
+from nanolens.comparison.remarks import agreement, blown_up_at
+from nanolens.comparison.side import SeedGroup, Side, labels
+from nanolens.comparison.verdict import WANDERING, _first_at, measure, seeds_needed, sooner
+from nanolens.comparison.words import answer_of
 from nanolens.errors import UserError
-from nanolens.present.compare import json_of, markdown_of, text_of
 from nanolens.show.words import say
+from tests.comparison.comparing import LARGE, NANOGPT, OURS, SMALL, cpu_run, gpu_run, large_run, run_of, small_run
 
 
 def pair(a, b):
-    return compare([Group("A", (a,)), Group("B", (b,))])
+    return compare([SeedGroup("A", (a,)), SeedGroup("B", (b,))])
 
 
 def said(comparison):
@@ -37,13 +33,16 @@ def test_a_run_on_another_device_with_other_settings_is_not_blamed_on_the_device
     effects = {each.key: each.effect for each in found.differences}
     assert effects["hardware"] == "cannot"
     assert all(effects[key] == "can" for key in ("n_layer", "n_embd", "block_size", "batch_size", "max_iters"))
-    assert "The device is not the reason" in said(found)
+    assert "The device is not the cause of the loss difference" in said(found)
 
 
 def test_the_figures_of_the_laptop_and_the_gpu_run():
     found = pair(cpu_run(), gpu_run())
     a, b = found.sides
-    assert (a.case.counted.as_nanogpt_prints, b.case.counted.as_nanogpt_prints) == (795_904, 10_646_784)  # 0.80M and 10.65M
+    assert (a.case.counted.as_nanogpt_prints, b.case.counted.as_nanogpt_prints) == (
+        795_904,
+        10_646_784,
+    )  # 0.80M and 10.65M
     assert (a.tokens_per_update, b.tokens_per_update) == (768, 16_384)
     assert a.total("tokens") == pytest.approx(1.54e6, rel=0.01) and b.total("tokens") == pytest.approx(81.9e6, rel=0.01)
     assert (a.epochs, b.epochs) == (pytest.approx(1.5, abs=0.05), pytest.approx(81.6, abs=0.1))
@@ -53,16 +52,18 @@ def test_the_figures_of_the_laptop_and_the_gpu_run():
     assert b.tokens_per_s / a.tokens_per_s == pytest.approx(74, abs=1)
     assert b.flops_per_s / a.flops_per_s == pytest.approx(1000, rel=0.03)
     assert b.mfu == pytest.approx(0.436, abs=0.001) and a.mfu is None
-    text = " ".join(text_of(found, io.StringIO()).split())
-    assert "795,904 10.65M parameters as nanoGPT prints them" in text and "116 ms in A and 33.2 ms in B (3.49x)" in text
+    text = " ".join(answer_of(found).text().split())
+    assert "795,904 10.65M parameters as printed by nanoGPT" in text and "116 ms in A and 33.2 ms in B (3.49x)" in text
 
 
 def test_losses_at_different_contexts_get_no_winner():
     found = pair(cpu_run(), gpu_run())
     assert "contexts differ" in say(found.grounds.not_comparable)
     assert not [verdict for outcome in found.outcomes for verdict in outcome.verdicts] and not found.sooner
-    assert "B is overfit" in said(found) and "A ended where this config is known to end" in said(found)
-    assert "A fair test" in said(found)
+    assert "B: overfitting: val is 0.2347 above the minimum this config usually reaches" in said(
+        found
+    ) and "A ended where this config usually ends" in said(found)
+    assert "For a fair comparison" in said(found)
 
 
 # --- two configs of different width on one card
@@ -91,14 +92,14 @@ def test_at_equal_time_the_smaller_model_is_far_ahead():
         verdict = found.outcome(axis).verdicts[0]
         assert (verdict.result, verdict.ahead) == ("ahead", "A") and verdict.by == pytest.approx(1.06, abs=0.01)
     assert found.outcome("time").at == 3900
-    assert found.sooner[0].times("time") == pytest.approx(2.37, abs=0.02)
+    assert found.sooner[0].times["time"] == pytest.approx(2.37, abs=0.02)
 
 
 def test_a_higher_mfu_is_not_taken_for_more_speed_and_the_end_is_left_to_the_budget():
     text = said(pair(small_run(), large_run()))
     assert "B is 2.39x slower per token" in text
-    assert "Only a test of micro-batch sizes decides" in text
-    assert "depends on the budget" in text and "The printed MFU is of another device" in text
+    assert "Only testing micro-batch sizes can settle it" in text
+    assert "depends on the budget" in text and "The printed MFU is a fraction of 312 TFLOP/s" in text
 
 
 def test_both_ends_are_foretold_with_a_range():
@@ -107,8 +108,10 @@ def test_both_ends_are_foretold_with_a_range():
 
 
 def test_axes_that_say_the_same_are_said_together():
-    text = text_of(pair(small_run(), large_run()), io.StringIO())
-    assert text.count("A by at least 1.0601") == 1 and "at equal energy by rated power (0.217 kWh): A by at least" in " ".join(text.split())
+    text = answer_of(pair(small_run(), large_run())).text()
+    assert text.count(
+        "A by at least 1.0601"
+    ) == 1 and "at equal energy (rated power) (0.217 kWh): A by at least" in " ".join(text.split())
 
 
 def test_the_code_of_a_model_of_ones_own_is_a_difference():
@@ -119,11 +122,15 @@ def test_the_code_of_a_model_of_ones_own_is_a_difference():
 
 def test_another_schedule_is_a_difference_of_its_own():
     a, b = ({**SMALL, "min_lr": 1e-4, "warmup_iters": 10, "lr_decay_iters": end} for end in (1000, 2000))
-    rows = {each.key: each for each in pair(run_of("A", evals=[(1, 5.0, 5.0)], **a), run_of("B", evals=[(1, 5.0, 5.0)], **b)).differences}
+    rows = {
+        each.key: each
+        for each in pair(run_of("A", evals=[(1, 5.0, 5.0)], **a), run_of("B", evals=[(1, 5.0, 5.0)], **b)).differences
+    }
     assert rows["schedule"].is_derived and rows["schedule"].effect == "can"
     assert [say(value) for value in rows["schedule"].values] == [
-        "0.001 after 10 updates, cosine down to 1e-4 at 1,000", "0.001 after 10 updates, cosine down to 1e-4 at 2,000"
-    ]  # fmt: skip
+        "up to 0.001 over 10 updates, then cosine decay to 1e-4 at 1,000",
+        "up to 0.001 over 10 updates, then cosine decay to 1e-4 at 2,000",
+    ]
 
 
 def test_equal_tokens_per_update_make_the_micro_batch_harmless():
@@ -132,7 +139,9 @@ def test_equal_tokens_per_update_make_the_micro_batch_harmless():
     smaller = {**SMALL, "gradient_accumulation_steps": 16}
     effects = {
         each.key: each.effect
-        for each in pair(run_of("A", evals=[(1, 5.0, 5.0)], **SMALL), run_of("B", evals=[(1, 5, 5.0)], **smaller)).differences
+        for each in pair(
+            run_of("A", evals=[(1, 5.0, 5.0)], **SMALL), run_of("B", evals=[(1, 5, 5.0)], **smaller)
+        ).differences
     }
     assert effects["gradient_accumulation_steps"] == "can"
 
@@ -147,7 +156,7 @@ def seeded(seed, offset=0.0, batches=("x",), sd_batch=0.2, sd_seed=0.0, n=40):
         f"s{seed}",
         evals=[(1000, losses.mean(), losses.mean())],
         batches=[(batches[0], losses)],
-        words=OURS,
+        conventions=OURS,
         block_size=64,
         dataset="x",
         batch_size=8,
@@ -157,22 +166,22 @@ def seeded(seed, offset=0.0, batches=("x",), sd_batch=0.2, sd_seed=0.0, n=40):
 
 
 def test_the_same_batches_make_a_difference_sharper():
-    a, b = Side(Group("A", (seeded(1),))), Side(Group("B", (seeded(2, 0.02),)))
-    other = Side(Group("B", (seeded(2, 0.02, ("y",)),)))
+    a, b = Side(SeedGroup("A", (seeded(1),))), Side(SeedGroup("B", (seeded(2, 0.02),)))
+    other = Side(SeedGroup("B", (seeded(2, 0.02, ("y",)),)))
     paired, apart = measure(a, b, 1000, 1000), measure(a, other, 1000, 1000)
     assert paired.se < apart.se / 5
     assert "paired" in str(paired.how[0].msgid)
 
 
 def test_groups_of_seeds_are_compared_by_their_spread():
-    a = Group("a", tuple(seeded(s, sd_seed=0.02) for s in range(5)))
-    b = Group("b", tuple(seeded(s + 50, offset=0.15, sd_seed=0.02) for s in range(5)))
+    a = SeedGroup("a", tuple(seeded(s, sd_seed=0.02) for s in range(5)))
+    b = SeedGroup("b", tuple(seeded(s + 50, offset=0.15, sd_seed=0.02) for s in range(5)))
     verdict = compare([a, b]).outcome("steps").verdicts[0]
     assert verdict.result == "ahead" and verdict.ahead == "a"
     assert verdict.measured.spread == pytest.approx(0.02, rel=0.6)
-    same = Group("b", tuple(seeded(s + 50, sd_seed=0.02) for s in range(5)))
+    same = SeedGroup("b", tuple(seeded(s + 50, sd_seed=0.02) for s in range(5)))
     verdict = compare([a, same]).outcome("steps").verdicts[0]
-    assert verdict.result == "no_difference" and "more seeds a side would show 0.0100" in say(verdict.words)
+    assert verdict.result == "no_difference" and "to detect 0.0100, add 19 seeds per side" in say(verdict.words)
 
 
 def wandering(seed, sway, drift=0.0, batches="x"):
@@ -180,17 +189,32 @@ def wandering(seed, sway, drift=0.0, batches="x"):
     rng, pattern = np.random.default_rng(seed), np.random.default_rng(7).normal(0, 0.2, 20)
     vals = [(k * 20, 2.0 - drift * k + rng.normal(0, sway)) for k in range(1, 61)]
     return run_of(
-        f"s{seed}", evals=[(k, v, v) for k, v in vals], batches=[(batches, v + pattern - pattern.mean()) for _, v in vals], words=OURS,
-        block_size=64, dataset="x", batch_size=8, gradient_accumulation_steps=1, n_layer=2,
-    )  # fmt: skip
+        f"s{seed}",
+        evals=[(k, v, v) for k, v in vals],
+        batches=[(batches, v + pattern - pattern.mean()) for _, v in vals],
+        conventions=OURS,
+        block_size=64,
+        dataset="x",
+        batch_size=8,
+        gradient_accumulation_steps=1,
+        n_layer=2,
+    )
 
 
 def test_the_spread_between_repeats_is_seen_in_how_two_runs_wander():
-    spreads = [compare([Group("a", (wandering(s, 0.01),)), Group("b", (wandering(s + 1, 0.01, drift),))]).outcome("steps").verdicts[0].measured.spread
-               for s in range(0, 20, 2) for drift in (0.0, 0.005)]  # fmt: skip
+    spreads = [
+        compare([SeedGroup("a", (wandering(s, 0.01),)), SeedGroup("b", (wandering(s + 1, 0.01, drift),))])
+        .outcome("steps")
+        .verdicts[0]
+        .measured.spread
+        for s in range(0, 20, 2)
+        for drift in (0.0, 0.005)
+    ]
     assert np.sqrt(np.mean(np.square(spreads))) == pytest.approx(WANDERING * 0.01, rel=0.2)  # a drift apart is no noise
-    other = compare([Group("a", (wandering(0, 0.01),)), Group("b", (wandering(1, 0.01, batches="y"),))])
-    assert "usual spread" in say(other.outcome("steps").verdicts[0].measured.how[-1])  # other batches: the sway would be theirs
+    other = compare([SeedGroup("a", (wandering(0, 0.01),)), SeedGroup("b", (wandering(1, 0.01, batches="y"),))])
+    assert "typical spread" in say(
+        other.outcome("steps").verdicts[0].measured.how[-1]
+    )  # other batches: the sway would be theirs
 
 
 def test_seeds_needed_is_the_usual_formula():
@@ -227,9 +251,13 @@ def with_evals(name, val=2.0, **known):
 def test_other_tokenizers_and_val_sets_are_not_compared_in_nats():
     found = pair(with_evals("a", vocab_size=65, block_size=64), with_evals("b", 3.0, vocab_size=50304, block_size=64))
     assert "tokenizers differ" in say(found.grounds.not_comparable)
-    found = pair(with_evals("a", dataset="openwebtext", block_size=64), with_evals("b", dataset="fineweb", block_size=64))
+    found = pair(
+        with_evals("a", dataset="openwebtext", block_size=64), with_evals("b", dataset="fineweb", block_size=64)
+    )
     assert "val sets differ" in say(found.grounds.not_comparable)
-    found = pair(with_evals("a", data_fingerprint="1", block_size=64), with_evals("b", data_fingerprint="2", block_size=64))
+    found = pair(
+        with_evals("a", data_fingerprint="1", block_size=64), with_evals("b", data_fingerprint="2", block_size=64)
+    )
     assert "val sets differ" in say(found.grounds.not_comparable)
 
 
@@ -241,7 +269,14 @@ def test_padding_a_vocabulary_is_no_other_tokenizer():
 def test_the_same_text_under_two_tokenizers_is_compared_in_bits_per_byte():
     def run(name, vocab, val, bits):
         base = with_evals(
-            name, val, vocab_size=vocab, tokenizer_fingerprint=name, text_fingerprint="t", block_size=64, eval_iters=200, batch_size=12
+            name,
+            val,
+            vocab_size=vocab,
+            tokenizer_fingerprint=name,
+            text_fingerprint="t",
+            block_size=64,
+            eval_iters=200,
+            batch_size=12,
         )
         base.evals.val_bits_per_byte[:] = [bits + 0.2, bits]
         return base
@@ -257,9 +292,17 @@ def test_the_same_text_under_two_tokenizers_is_compared_in_bits_per_byte():
 
 def test_two_runs_that_fail_at_the_same_place_do_not_blame_what_differs():
     losses = [10.9, 9.9, 9.0, 7.8, 6.6, 6.1]
-    a = run_of("A", [(1 + 10 * i, x, 1.5) for i, x in enumerate([*losses, 270.0, 180.0, 120.0])], words=NANOGPT, dtype="float32")
+    a = run_of(
+        "A",
+        [(1 + 10 * i, x, 1.5) for i, x in enumerate([*losses, 270.0, 180.0, 120.0])],
+        conventions=NANOGPT,
+        dtype="float32",
+    )
     b = run_of(
-        "B", [(1 + 10 * i, x + 1e-4, 0.46) for i, x in enumerate([*losses, math.nan, math.nan, math.nan])], words=NANOGPT, dtype="float16"
+        "B",
+        [(1 + 10 * i, x + 1e-4, 0.46) for i, x in enumerate([*losses, math.nan, math.nan, math.nan])],
+        conventions=NANOGPT,
+        dtype="float16",
     )
     found = pair(a, b)
     assert agreement(*found.sides) == 51 and blown_up_at(found.sides[0]) == blown_up_at(found.sides[1]) == 61
@@ -267,9 +310,17 @@ def test_two_runs_that_fail_at_the_same_place_do_not_blame_what_differs():
 
 
 def test_equal_settings_with_unequal_losses_point_at_the_code():
-    a = run_of("A", evals=[(250, 6.43, 6.43), (1000, 4.88, 4.88)], **{**LARGE, "batch_size": 16, "gradient_accumulation_steps": 32})
-    b = run_of("B", evals=[(250, 6.16, 6.16), (1000, 4.15, 4.15)], **{**LARGE, "batch_size": 64, "gradient_accumulation_steps": 8})
-    assert "Nothing that differs can explain 0.73" in said(pair(a, b))
+    a = run_of(
+        "A",
+        evals=[(250, 6.43, 6.43), (1000, 4.88, 4.88)],
+        **{**LARGE, "batch_size": 16, "gradient_accumulation_steps": 32},
+    )
+    b = run_of(
+        "B",
+        evals=[(250, 6.16, 6.16), (1000, 4.15, 4.15)],
+        **{**LARGE, "batch_size": 64, "gradient_accumulation_steps": 8},
+    )
+    assert "None of the differences can explain 0.73" in said(pair(a, b))
 
 
 def test_runs_without_evaluations_are_compared_by_their_batch_losses():
@@ -286,16 +337,16 @@ def test_runs_without_evaluations_are_compared_by_their_batch_losses():
 
 
 def test_the_first_time_at_a_loss_is_interpolated_and_never_extrapolated():
-    side = Side(Group("A", (run_of("A", evals=[(100, 0, 4.0), (200, 0, 3.0), (400, 0, 2.0)]),)))
+    side = Side(SeedGroup("A", (run_of("A", evals=[(100, 0, 4.0), (200, 0, 3.0), (400, 0, 2.0)]),)))
     assert _first_at(side, 3.0) == 200
     assert _first_at(side, 2.5) == pytest.approx(200 * math.sqrt(2))
     assert _first_at(side, 4.5) is None and _first_at(side, 1.9) is None
 
 
 def test_twice_as_fast_to_the_same_loss():
-    slow = Side(Group("slow", (run_of("slow", evals=[(k, 0, 8 / k**0.25) for k in (100, 200, 400, 800)]),)))
-    fast = Side(Group("fast", (run_of("fast", evals=[(k, 0, 8 / (2 * k) ** 0.25) for k in (100, 200, 400, 800)]),)))
-    assert sooner(fast, slow).times("steps") == pytest.approx(2.0, rel=1e-6)
+    slow = Side(SeedGroup("slow", (run_of("slow", evals=[(k, 0, 8 / k**0.25) for k in (100, 200, 400, 800)]),)))
+    fast = Side(SeedGroup("fast", (run_of("fast", evals=[(k, 0, 8 / (2 * k) ** 0.25) for k in (100, 200, 400, 800)]),)))
+    assert sooner(fast, slow).times["steps"] == pytest.approx(2.0, rel=1e-6)
 
 
 # --- the answer's forms
@@ -306,7 +357,9 @@ def test_a_busy_machine_decides_nothing():
 
     def run(name, took_s, **more):
         steps = [(k, 5 - k / 1000, took_s) for k in range(1, 1001, 10)]
-        return run_of(name, steps, evals=[(k, 5 - k / 1000, 5 - k / 1000) for k in range(100, 1001, 100)], **{**SMALL, **more})
+        return run_of(
+            name, steps, evals=[(k, 5 - k / 1000, 5 - k / 1000) for k in range(100, 1001, 100)], **{**SMALL, **more}
+        )
 
     found = pair(run("A", 1.0), run("B", 3.0, learning_rate=2e-3))
     assert "probably busy" in say(found.outcome("time").because) and not found.outcome("time").verdicts
@@ -318,7 +371,7 @@ def test_a_busy_machine_decides_nothing():
 
 def test_one_run_alone_is_refused():
     with pytest.raises(UserError, match="only one run"):
-        compare([Group("A", (small_run(),))])
+        compare([SeedGroup("A", (small_run(),))])
 
 
 def test_labels_are_short_and_tell_apart():
@@ -330,7 +383,7 @@ def test_labels_are_short_and_tell_apart():
 @pytest.mark.parametrize("runs", [(cpu_run, gpu_run), (small_run, large_run)])
 def test_text_markdown_and_json_say_the_same_numbers(runs):
     found = pair(*(run() for run in runs))
-    text, markdown, data = text_of(found, io.StringIO()), markdown_of(found), json.loads(json.dumps(json_of(found)))
+    text, markdown, data = answer_of(found).text(), answer_of(found).markdown(), answer_of(found).data()
     assert "\x1b" not in text
     speed = f"{data['runs'][1]['tokens_per_s']:,.0f} tokens/s"
     assert speed in text and speed in markdown

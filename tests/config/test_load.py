@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanolens.config.fields import Config, settings
-from nanolens.config.load import load, read_foreign
-from nanolens.config.preset import named_preset, preset_names
+from nanolens.config.load import load, named_preset, preset_names, read_foreign
 from nanolens.errors import UserError
 from nanolens.show.words import say
 
@@ -97,13 +96,13 @@ def test_all_faults_are_told_at_once():
         ],
     )
     assert set(found) == {
-        "there is no setting batchsize",
+        "there is no setting named batchsize",
         "bias = maybe is not True or False",
         "batch_size = -4 is too small",
         "dropout = -1.0 is too small",
-        "dtype = int8 is not one of its choices",
-        "n_embd = 100 does not divide into n_head = 6",
-        "the warm-up (9,000 updates) is as long as the run (5,000): the full rate would never be reached",
+        "dtype = int8 is not a valid choice",
+        "n_embd = 100 is not divisible by n_head = 6",
+        "the warm-up (9,000 updates) is as long as the run (5,000): the full learning rate would never be reached",
     }
 
 
@@ -113,7 +112,7 @@ def test_a_fault_names_value_source_and_fix(tmp_path: Path):
     with pytest.raises(UserError) as raised:
         load(str(file))
     (fault,) = raised.value.faults
-    assert say(fault.what) == "n_embd = 384 does not divide into n_head = 5"
+    assert say(fault.what) == "n_embd = 384 is not divisible by n_head = 5"
     assert say(fault.where) == "n_embd: run.toml line 2, n_head: run.toml line 3"
     assert say(fault.fix) == "use n_embd 380, 385, or a number of heads that divides 384"
 
@@ -129,10 +128,15 @@ def test_a_foreign_config_keeps_keys_that_nanolens_has_not(tmp_path: Path):
     file.write_text("rotary = true  # the 125M one\nn_embd = 384\n")
     read = read_foreign(file)
     assert read.values == {"rotary": True, "n_embd": 384}
-    assert read.comments == ("the 125M one",)
+    assert read.comments == ["the 125M one"]
 
 
-@given(st.lists(st.tuples(st.one_of(st.sampled_from(sorted(settings())), st.text(max_size=20)), st.text(max_size=20)), max_size=6))
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.sampled_from(sorted(settings())), st.text(max_size=20)), st.text(max_size=20)),
+        max_size=6,
+    )
+)
 def test_no_command_line_raises_anything_but_a_user_error(overrides: list[tuple[str, str]]):
     try:
         load(None, overrides)
@@ -152,7 +156,11 @@ def test_no_values_in_a_file_raise_anything_but_a_user_error(values: dict[str, o
     draft = _Draft()
     for key, value in values.items():
         draft.take(key, value, "file")
-    from nanolens.config.check import faults_in
+    from nanolens.config.fields import faults_in
 
     config = Config(**draft.values)  # type: ignore[arg-type]
-    list(faults_in(config, draft.came_from, ignore=draft.faulty))
+    list(faults_in(config, draft.where, ignore=draft.faulty))
+
+
+def test_every_field_is_a_setting_and_every_setting_a_field():
+    assert {field.name for field in dataclasses.fields(Config)} == settings().keys()

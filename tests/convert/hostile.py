@@ -1,4 +1,5 @@
-"""Files that mean harm, or are broken: checkpoints, safetensors, configs, tokenizers. Each is a folder or file that `import` is pointed at.
+"""Files that mean harm, or are broken: checkpoints, safetensors, configs, tokenizers. Each is a folder or file that
+`import` is pointed at.
 
 python tests/convert/hostile.py FOLDER      imports them all in this process and prints the peak of its memory
 """
@@ -36,9 +37,13 @@ def payload(name: str) -> Callable[[Make], Make]:
     return keep
 
 
-def archive(path: Path, data: bytes, entries: dict[str, bytes] | None = None, compress: int = zipfile.ZIP_STORED) -> Path:
+def archive(
+    path: Path, data: bytes, entries: dict[str, bytes] | None = None, compress: int = zipfile.ZIP_STORED
+) -> Path:
     with zipfile.ZipFile(path, "w", compress) as file:
         file.writestr("archive/data.pkl", data)
+        file.writestr("archive/version", b"3\n")
+        file.writestr("archive/byteorder", b"little")
         for name, content in (entries or {}).items():
             file.writestr(f"archive/{name}", content)
     return path
@@ -53,15 +58,24 @@ def canary(folder: Path) -> Path:
 
 def _calls(folder: Path) -> dict[str, bytes]:
     touch = f"touch {canary(folder)}"
-    made = {f"{call.__module__}.{call.__name__}": Runs(call, argument) for call, argument in (
-        (os.system, touch), (eval, f"open({str(canary(folder))!r}, 'w')"), (exec, f"open({str(canary(folder))!r}, 'w')"), (os.remove, "/nowhere"),
-        (__import__, "antigravity"), (open, str(canary(folder)), ),
-    )}  # fmt: skip
+    made = {
+        f"{call.__module__}.{call.__name__}": Runs(call, argument)
+        for call, argument in (
+            (os.system, touch),
+            (eval, f"open({str(canary(folder))!r}, 'w')"),
+            (exec, f"open({str(canary(folder))!r}, 'w')"),
+            (os.remove, "/nowhere"),
+            (__import__, "antigravity"),
+            (open, str(canary(folder))),
+        )
+    }
     found = {name: pickle.dumps({"model": value, "model_args": SHAPE}, 2) for name, value in made.items()}
     found["INST"] = b"(S'" + touch.encode() + b"'\nios\nsystem\n."
     found["OBJ"] = b"\x80\x02(cos\nsystem\nS'" + touch.encode() + b"'\no."
     found["NEWOBJ"] = b"\x80\x02csubprocess\nPopen\n(S'" + touch.encode() + b"'\nt\x81."
-    found["STACK_GLOBAL"] = b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85R."
+    found["STACK_GLOBAL"] = (
+        b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85R."
+    )
     inner = pickle.dumps(Runs(os.system, touch), 2)
     found["_load_from_bytes"] = b"\x80\x02ctorch.storage\n_load_from_bytes\nC" + bytes([len(inner)]) + inner + b"\x85R."
     found["torch.load"] = b"\x80\x02ctorch.serialization\nload\nU\x05a.pkl\x85R."
@@ -90,11 +104,27 @@ def _(folder: Path) -> Path:
 
 def _tensor(shape: tuple[Any, ...], stride: tuple[Any, ...], count: Any = 4, offset: Any = 0, key: str = "0") -> bytes:
     """`_rebuild_tensor_v2` of a storage, written by hand."""
-    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX" + struct.pack("<I", len(key)) + key.encode() + b"X\x03\x00\x00\x00cpu"
+    storage = (
+        b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX"
+        + struct.pack("<I", len(key))
+        + key.encode()
+        + b"X\x03\x00\x00\x00cpu"
+    )
     number = pickle.dumps(count, 2)[2:-1]
-    whole = b"\x80\x02}(X\x05\x00\x00\x00model}X\x16\x00\x00\x00transformer.wte.weightctorch._utils\n_rebuild_tensor_v2\n("
+    whole = (
+        b"\x80\x02}(X\x05\x00\x00\x00model}X\x16\x00\x00\x00transformer.wte.weightctorch._utils\n_rebuild_tensor_v2\n("
+    )
     items = b"".join(pickle.dumps(value, 2)[2:-1] for value in (offset, shape, stride, False))
-    return whole + storage + number + b"tQ" + items + b"}tRsX\x0a\x00\x00\x00model_args" + pickle.dumps(SHAPE, 2)[2:-1] + b"u."
+    return (
+        whole
+        + storage
+        + number
+        + b"tQ"
+        + items
+        + b"}tRsX\x0a\x00\x00\x00model_args"
+        + pickle.dumps(SHAPE, 2)[2:-1]
+        + b"u."
+    )
 
 
 TENSORS: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
@@ -106,9 +136,12 @@ TENSORS: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
     "more dimensions than there are": ({"shape": (1,) * 70, "stride": (1,) * 70}, {"data/0": bytes(16)}),
     "a shape of words": ({"shape": ("a",), "stride": (1,)}, {"data/0": bytes(16)}),
     "numbers that are not there": ({"shape": (4,), "stride": (1,), "key": "7"}, {"data/0": bytes(16)}),
-    "numbers from another folder": ({"shape": (4,), "stride": (1,), "key": "../../../etc/passwd"}, {"data/0": bytes(16)}),
+    "numbers from another folder": (
+        {"shape": (4,), "stride": (1,), "key": "../../../etc/passwd"},
+        {"data/0": bytes(16)},
+    ),
     "a count of 2^60 numbers": ({"shape": (4,), "stride": (1,), "count": 2**60}, {"data/0": bytes(16)}),
-}  # fmt: skip
+}
 
 for _name in TENSORS:
 
@@ -120,7 +153,10 @@ for _name in TENSORS:
 
 @payload("a checkpoint whose pickle is a zip bomb")
 def _(folder: Path) -> Path:
-    with zipfile.ZipFile(folder / "ckpt.pt", "w", zipfile.ZIP_DEFLATED) as file, file.open("archive/data.pkl", "w") as entry:
+    with (
+        zipfile.ZipFile(folder / "ckpt.pt", "w", zipfile.ZIP_DEFLATED) as file,
+        file.open("archive/data.pkl", "w") as entry,
+    ):
         for _ in range(512):
             entry.write(bytes(1 << 20))
     return folder
@@ -179,6 +215,21 @@ def _(folder: Path) -> Path:
 def _(folder: Path) -> Path:
     sizes = {**SHAPE, "n_layer": 1000, "n_embd": 100_000, "n_head": 1000, "vocab_size": 10_000_000}
     return archive(folder / "ckpt.pt", pickle.dumps({"model": {}, "model_args": sizes}, 2))
+
+
+@payload("a checkpoint whose tensors all have the same few numbers")
+def _(folder: Path) -> Path:
+    import torch
+
+    from nanolens.config.fields import Config
+    from nanolens.convert.foreign import parameters_of, to_theirs
+
+    sizes = {**SHAPE, "n_layer": 1000, "n_embd": 100_000, "n_head": 1000, "vocab_size": 10_000_000}
+    shapes = parameters_of(Config(**{key: sizes[key] for key in sizes if key != "vocab_size"}), 10_000_000)
+    one = torch.zeros(1)
+    model = {to_theirs(name): one.expand(tensor.shape) for name, tensor in shapes.items()}
+    torch.save({"model": model, "model_args": sizes, "iter_num": 1}, folder / "ckpt.pt")
+    return folder
 
 
 @payload("a checkpoint with sizes of the wrong kinds")
@@ -240,20 +291,24 @@ def _(folder: Path) -> Path:
     import torch
 
     from nanolens.config.fields import Config
-    from nanolens.interop.gpt2_names import to_theirs
+    from nanolens.convert.foreign import to_theirs
     from nanolens.model import build
 
     sizes = {key: value for key, value in SHAPE.items() if key != "vocab_size"}
     model = {to_theirs(name): tensor.detach() for name, tensor in build(Config(**sizes), 17).named_parameters()}
     torch.save({"model": model, "model_args": SHAPE, "iter_num": 1, "config": {}}, folder / "ckpt.pt")
-    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 17, "itos": Runs(os.system, f"touch {canary(folder)}")}))
+    (folder / "meta.pkl").write_bytes(
+        pickle.dumps({"vocab_size": 17, "itos": Runs(os.system, f"touch {canary(folder)}")})
+    )
     return folder
 
 
 # --- safetensors
 
 
-def safe(folder: Path, header: bytes | dict[str, Any], body: bytes = b"", length: int | None = None, config: Any = None) -> Path:
+def safe(
+    folder: Path, header: bytes | dict[str, Any], body: bytes = b"", length: int | None = None, config: Any = None
+) -> Path:
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(raw) if length is None else length) + raw + body)
     shape = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "n_positions": 4, "vocab_size": 50257}
@@ -283,10 +338,19 @@ SAFETENSORS: dict[str, dict[str, Any]] = {
     "an unknown kind of numbers": {"header": {"wte.weight": _entry([2, 2], dtype="X" * 100_000)}, "body": bytes(16)},
     "no tensors": {"header": {"__metadata__": {"a": "b"}}},
     "a config a million deep": {"header": {}, "config": '{"a":' * 1_000_000},
-    "a config with sizes of the wrong kinds": {"header": {}, "config": '{"model_type": "gpt2", "n_layer": "1", "n_head": 0, "vocab_size": 1e99}'},
-    "a config that asks for code": {"header": {}, "config": '{"model_type": "own", "auto_map": {"AutoModel": "canary.Model"}}'},
-    "a config of the largest model": {"header": {}, "config": '{"model_type": "gpt2", "n_layer": 1000, "n_head": 1000, "n_embd": 100000, "n_positions": 1048576, "vocab_size": 10000000}'},
-}  # fmt: skip
+    "a config with sizes of the wrong kinds": {
+        "header": {},
+        "config": '{"model_type": "gpt2", "n_layer": "1", "n_head": 0, "vocab_size": 1e99}',
+    },
+    "a config that asks for code": {
+        "header": {},
+        "config": '{"model_type": "own", "auto_map": {"AutoModel": "canary.Model"}}',
+    },
+    "a config of the largest model": {
+        "header": {},
+        "config": '{"model_type": "gpt2", "n_layer": 1000, "n_head": 1000, "n_embd": 100000, "n_positions": 1048576, "vocab_size": 10000000}',
+    },
+}
 
 for _name in SAFETENSORS:
 

@@ -24,10 +24,27 @@ TEXT = (
 ) * 40
 TOKENIZERS = ("char", "bpe", "bpe-gpt2", "gpt2")
 SHAPE = Config(
-    n_layer=2, n_head=2, n_embd=32, block_size=32, batch_size=4, gradient_accumulation_steps=1, max_iters=12, eval_interval=6, eval_iters=2,
-    learning_rate=1e-2, min_lr=1e-3, warmup_iters=2, lr_decay_iters=12, device="cpu", dtype="float32", compile=False, threads=1,
-    sample_interval=0, token_shift=False, ngram_rows=0,
-)  # fmt: skip
+    n_layer=2,
+    n_head=2,
+    n_embd=32,
+    block_size=32,
+    batch_size=4,
+    gradient_accumulation_steps=1,
+    max_iters=12,
+    eval_interval=6,
+    eval_iters=2,
+    learning_rate=1e-2,
+    min_lr=1e-3,
+    warmup_iters=2,
+    lr_decay_iters=12,
+    device="cpu",
+    dtype="float32",
+    compile=False,
+    threads=1,
+    sample_interval=0,
+    token_shift=False,
+    ngram_rows=0,
+)
 
 
 @cache
@@ -36,13 +53,15 @@ def tokenizer(kind: str) -> Tokenizer:
         return CharTokenizer(sorted(set(TEXT)))
     if kind == "gpt2":
         return GPT2Tokenizer()
-    from nanolens.data import gpt2, train_bpe
+    from nanolens.data import tokenizers
+    from nanolens.data.prepare import encoders
 
-    return train_bpe.train_bpe([TEXT], 400, gpt2.PATTERN if kind == "bpe-gpt2" else train_bpe.PATTERN)
+    return encoders.train_bpe([TEXT], 400, tokenizers.GPT2_PATTERN if kind == "bpe-gpt2" else encoders.OWN_PATTERN)
 
 
 def random_model(config: Config, rows: int, size: float = 0.3) -> nn.Module:
-    """All weights drawn, biases and what begins at zero too: what starts at zero would hide a tensor that went to the wrong place."""
+    """All weights drawn, biases and what begins at zero too: what starts at zero would hide a tensor that went to the
+    wrong place."""
     generator = torch.Generator().manual_seed(1)
     model = build(config, rows).eval()
     for parameter in model.parameters():

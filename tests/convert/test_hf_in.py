@@ -1,4 +1,5 @@
-"""A GPT-2 in Hugging Face's format becomes ours, number for number. The reference arithmetic is written out here, by their names."""
+"""A GPT-2 in Hugging Face's format becomes ours, number for number. The reference arithmetic is written out here, by
+their names."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
-from nanolens.checkpoint.load import fill
 from nanolens.config.fields import Config
+from nanolens.convert.foreign import fit
+from nanolens.convert.hf_folder import hugging_face_folder, read_hugging_face
 from nanolens.data.tokenizers import CharTokenizer
 from nanolens.errors import UserError
-from nanolens.interop.fitting import fit
-from nanolens.interop.hf_in import hugging_face_folder, read_hugging_face
 from nanolens.message import msg
 from nanolens.model import build
+from nanolens.training.checkpoint import fill
 
 LAYERS, HEADS, WIDTH, CONTEXT, VOCAB = 2, 2, 8, 16, 11
 
@@ -35,8 +36,16 @@ def folder(tmp_path: Path) -> Path:
         at = f"transformer.h.{layer}."
         for norm in ("ln_1", "ln_2"):
             weights |= {f"{at}{norm}.weight": 1 + draw(WIDTH), f"{at}{norm}.bias": draw(WIDTH)}
-        for name, rows, columns in (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1), ("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1)):
-            weights |= {f"{at}{name}.weight": draw(rows * WIDTH, columns * WIDTH), f"{at}{name}.bias": draw(columns * WIDTH)}
+        for name, rows, columns in (
+            ("attn.c_attn", 1, 3),
+            ("attn.c_proj", 1, 1),
+            ("mlp.c_fc", 1, 4),
+            ("mlp.c_proj", 4, 1),
+        ):
+            weights |= {
+                f"{at}{name}.weight": draw(rows * WIDTH, columns * WIDTH),
+                f"{at}{name}.bias": draw(columns * WIDTH),
+            }
         weights[f"{at}attn.bias"] = torch.ones(1, 1, CONTEXT, CONTEXT)  # the mask buffer that old files carry
     weights |= {"transformer.ln_f.weight": 1 + draw(WIDTH), "transformer.ln_f.bias": draw(WIDTH)}
     save_file(weights, tmp_path / "model.safetensors")
@@ -81,7 +90,13 @@ def test_the_logits_are_theirs_also_with_a_shorter_context(folder: Path, block_s
     assert hugging_face_folder(str(folder)) == folder
     model = read_hugging_face(folder)
     config, weights = fit(model, Config(block_size=block_size), WHERE)
-    assert (config.n_layer, config.n_head, config.n_embd, config.vocab_size, config.bias) == (LAYERS, HEADS, WIDTH, VOCAB, True)
+    assert (config.n_layer, config.n_head, config.n_embd, config.vocab_size, config.bias) == (
+        LAYERS,
+        HEADS,
+        WIDTH,
+        VOCAB,
+        True,
+    )
     idx = torch.randint(VOCAB, (3, 6), generator=torch.Generator().manual_seed(1))
     assert torch.allclose(filled(config, weights, VOCAB)(idx), their_logits(folder, idx), atol=1e-5)
 
@@ -110,19 +125,24 @@ def test_what_does_not_fit_is_told_at_once(folder: Path):
 
 def test_a_model_that_ours_cannot_be_is_refused_with_all_reasons(folder: Path):
     about = json.loads((folder / "config.json").read_text())
-    strange = {"activation_function": "relu", "layer_norm_epsilon": 1e-3, "scale_attn_by_inverse_layer_idx": True, "n_inner": 7}
+    strange = {
+        "activation_function": "relu",
+        "layer_norm_epsilon": 1e-3,
+        "scale_attn_by_inverse_layer_idx": True,
+        "n_inner": 7,
+    }
     (folder / "config.json").write_text(json.dumps({**about, **strange}))
     with pytest.raises(UserError) as raised:
         read_hugging_face(folder)
     assert len(raised.value.faults) == 4 and "relu" in str(raised.value)
     (folder / "config.json").write_text(json.dumps({**about, "model_type": "llama"}))
-    with pytest.raises(UserError, match="llama is not one that nanolens has"):
+    with pytest.raises(UserError, match="models of type llama are not supported"):
         read_hugging_face(folder)
 
 
 def test_a_folder_that_holds_something_else_is_refused(folder: Path):
     save_file({"weight": torch.zeros(2)}, folder / "model.safetensors")
-    with pytest.raises(UserError, match="the weights lack 28 of 28 tensors"):
+    with pytest.raises(UserError, match="the weights are missing 28 of 28 tensors"):
         read_hugging_face(folder)
     (folder / "model.safetensors").write_bytes(b"no such thing")
     with pytest.raises(UserError, match="cannot be read"):
@@ -142,7 +162,7 @@ def test_weights_in_several_files_are_one_model(folder: Path):
     weights = read_hugging_face(folder).weights
     assert torch.equal(weights["position.weight"], whole["transformer.wpe.weight"])
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
-    with pytest.raises(UserError, match="does not name files of this folder"):
+    with pytest.raises(UserError, match="does not list files in this folder"):
         read_hugging_face(folder)
 
 

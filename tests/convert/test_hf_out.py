@@ -11,16 +11,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanolens.checkpoint import tensors_of
 from nanolens.convert.exporting import export_model
+from nanolens.convert.hf_folder import read_hugging_face, read_tokenizer, tokenizer_files, write_hugging_face
 from nanolens.convert.importing import import_model
 from nanolens.errors import UserError
-from nanolens.interop.hf_in import read_hugging_face
-from nanolens.interop.hf_out import write_hugging_face
-from nanolens.interop.hf_tokenizer import read_tokenizer, tokenizer_files
 from nanolens.loaded import load
-
-from .made_models import SHAPE, TEXT, TOKENIZERS, made_run, random_model, tokenizer
+from nanolens.training.checkpoint import tensors_of
+from tests.convert.made_models import SHAPE, TEXT, TOKENIZERS, made_run, random_model, tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +51,15 @@ def test_a_model_without_biases_gets_zeros_there(tmp_path: Path):
 def test_the_tokenizers_library_gives_the_same_ids(kind: str, tmp_path: Path):
     library = pytest.importorskip("tokenizers")
     ours = tokenizer(kind)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_files(ours, 32)["tokenizer.json"], ensure_ascii=False), encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(tokenizer_files(ours, 32)["tokenizer.json"], ensure_ascii=False), encoding="utf-8"
+    )
     theirs = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    letters = st.sampled_from(sorted(set(TEXT))) if kind == "char" else st.sampled_from(sorted(set(TEXT))) | st.characters(codec="utf-8")
+    letters = (
+        st.sampled_from(sorted(set(TEXT)))
+        if kind == "char"
+        else st.sampled_from(sorted(set(TEXT))) | st.characters(codec="utf-8")
+    )
 
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(text=st.text(letters, max_size=60))
@@ -91,8 +94,13 @@ def test_tokenizers_that_ours_cannot_be_are_refused(tmp_path: Path):
 def test_an_export_holds_all_that_its_reader_needs(run: Path, tmp_path: Path):
     done = export_model(run, "hf", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
-        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "README.md"
-    }  # fmt: skip
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "README.md",
+    }
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     for fact in ("GPT2LMHeadModel", "| val loss |", "| tokens seen | 1,536 |", "| data | made |", "from_pretrained"):
         assert fact in card, fact
@@ -104,14 +112,18 @@ def test_theirs_to_ours_to_theirs_is_the_same_file(run: Path, tmp_path: Path):
     export_model(run, "hf", tmp_path / "one")
     imported = import_model(str(tmp_path / "one"), str(tmp_path / "run"))
     export_model(imported.run, "hf", tmp_path / "two")
-    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (tmp_path / "two" / "model.safetensors").read_bytes()
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
+        tmp_path / "two" / "model.safetensors"
+    ).read_bytes()
     assert (tmp_path / "one" / "config.json").read_bytes() == (tmp_path / "two" / "config.json").read_bytes()
 
 
 def test_an_imported_model_and_the_folder_itself_write_what_the_run_writes(run: Path, tmp_path: Path):
     export_model(run, "hf", tmp_path / "out")
     imported = import_model(str(tmp_path / "out"), str(tmp_path / "run"))
-    texts = [load(place).generate("The", max_new_tokens=20, temperature=0) for place in (run, imported.run, tmp_path / "out")]
+    texts = [
+        load(place).generate("The", max_new_tokens=20, temperature=0) for place in (run, imported.run, tmp_path / "out")
+    ]
     assert texts[0] == texts[1] == texts[2]
 
 
@@ -121,16 +133,21 @@ def test_what_has_no_place_there_is_refused_with_all_reasons(tmp_path: Path):
         export_model(run, "hf", run, dtype="int3")
     said = [str(fault.what) for fault in raised.value.faults]
     assert len(said) == 4 and "int3" in said[1] and "token_shift" in said[2] and "ngram_rows" in said[3]
-    for to, reason in (("gguf", "llama.cpp has no architecture"), ("nanogpt", "no other model than GPT-2")):
+    for to, reason in (
+        ("gguf", "llama.cpp does not have this architecture"),
+        ("nanogpt", "nanoGPT supports only GPT-2"),
+    ):
         with pytest.raises(UserError, match=reason):
             export_model(run, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_replaced_unasked_and_nothing_is_left_half_written(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_replaced_unasked_and_nothing_is_left_half_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     place = tmp_path / "out"
     export_model(run, "hf", place)
-    with pytest.raises(UserError, match="there is something already"):
+    with pytest.raises(UserError, match="the destination already exists"):
         export_model(run, "hf", place)
     export_model(run, "nanogpt", place, overwrite=True)
     assert (place / "ckpt.pt").is_file() and not (place / "config.json").exists()
@@ -143,12 +160,12 @@ def test_nothing_is_replaced_unasked_and_nothing_is_left_half_written(run: Path,
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nanolens.interop.hf_out.tokenizer_files", full)
+    monkeypatch.setattr("nanolens.convert.hf_folder.tokenizer_files", full)
     monkeypatch.setattr("nanolens.convert.gguf.merges_of", full)
     with pytest.raises(OSError, match="No space"):
         export_model(run, "hf", tmp_path / "full")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]
-    monkeypatch.setattr("nanolens.record.write.write_run_file", full)
+    monkeypatch.setattr("nanolens.convert.importing.write_run_file", full)
     with pytest.raises(OSError, match="No space"):
         import_model(str(place), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

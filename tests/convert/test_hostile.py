@@ -1,4 +1,5 @@
-"""Files of strangers: nothing in them runs, none takes the machine's memory, and each is refused with one clear message."""
+"""Files of strangers: nothing in them runs, none takes the machine's memory, and each is refused with one clear
+message."""
 
 from __future__ import annotations
 
@@ -13,9 +14,8 @@ from nanolens.cli import main
 from nanolens.convert.exporting import export_model
 from nanolens.convert.importing import foreign_ready
 from nanolens.errors import UserError
-
-from .hostile import PAYLOADS, canary
-from .made_models import made_run
+from tests.convert.hostile import PAYLOADS, canary
+from tests.convert.made_models import made_run
 
 LARGE = ("zip bomb", "million", "fill the memory")  # what takes a second or more to make
 
@@ -28,7 +28,9 @@ def test_it_is_refused_with_one_message_and_nothing_runs(name: str, tmp_path: Pa
     before = {path.name for path in tmp_path.iterdir()}
     assert main(["import", str(source), "-o", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().err
-    assert 1 <= said.count("error: ") <= 8, said  # one message; all faults of a config, or of a list of tensors, are told at once
+    assert 1 <= said.count("error: ") <= 8, (
+        said
+    )  # one message; all faults of a config, or of a list of tensors, are told at once
     assert "Traceback" not in said and max(map(len, said.splitlines())) < 600
     assert not canary(tmp_path).exists() and {path.name for path in tmp_path.iterdir()} == before
 
@@ -65,7 +67,13 @@ def test_there_are_at_least_forty():
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the peak of a process")
 def test_all_of_them_together_stay_below_512_megabytes(tmp_path: Path):
-    done = subprocess.run([sys.executable, Path(__file__).with_name("hostile.py"), tmp_path], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.convert.hostile", tmp_path],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = done.stdout.splitlines()
     assert f"{len(PAYLOADS)} of {len(PAYLOADS)} refused" in lines, done.stdout + done.stderr
     print(lines[-2], lines[-1])

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.checkpoint import tensors_of
 from nanolens.cli import main
 from nanolens.convert.exporting import export_model
+from nanolens.convert.hf_folder import write_hugging_face
 from nanolens.data.prepare import prepare
 from nanolens.data.store import open_folder
-from nanolens.interop.hf_out import write_hugging_face
 from nanolens.record.write import Recorder
+from nanolens.training.checkpoint import tensors_of
 from nanolens.training.loop import train
-
-from .made_models import SHAPE, TEXT, random_model, tokenizer
+from tests.convert.made_models import SHAPE, TEXT, random_model, tokenizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
 BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```", re.M | re.S)
@@ -28,7 +27,8 @@ def blocks() -> list[tuple[str, str]]:
 
 
 def make_folder(folder: Path) -> None:
-    """What the page says is there: a text, its data as nanoGPT names it, a run, nanoGPT's `out` folder, and a GPT-2 of Hugging Face's."""
+    """What the page says is there: a text, its data as nanoGPT names it, a run, nanoGPT's `out` folder, and a GPT-2 of
+    Hugging Face's."""
     import dataclasses
 
     (folder / "input.txt").write_text("ROMEO:\n" + TEXT, encoding="utf-8")
@@ -45,7 +45,9 @@ def make_folder(folder: Path) -> None:
     export_model(folder / "runs" / "shakespeare@12", "nanogpt", folder / "out-shakespeare-char")
     (folder / "gpt2-folder").mkdir()
     gpt2 = dataclasses.replace(SHAPE, bias=True, gelu="tanh", block_size=64)
-    write_hugging_face(folder / "gpt2-folder", gpt2, tensors_of(random_model(gpt2, 50257, 0.05)), tokenizer("gpt2"), 50257)
+    write_hugging_face(
+        folder / "gpt2-folder", gpt2, tensors_of(random_model(gpt2, 50257, 0.05)), tokenizer("gpt2"), 50257
+    )
 
 
 def test_no_command_of_the_page_escapes():
@@ -59,7 +61,9 @@ def test_no_command_of_the_page_escapes():
 @pytest.mark.heavy
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore")
-def test_each_command_of_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_each_command_of_the_page_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     for library in ("transformers", "gguf"):
         pytest.importorskip(library)
     make_folder(tmp_path)

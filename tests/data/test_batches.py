@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanolens.data.batches import NanoGPTOrder, Shuffled, eval_windows, gather, whole_split
+from nanolens.data.batches import Shuffled, eval_windows, gather, whole_split
 from nanolens.errors import UserError
 
 TOKENS = np.arange(10_007, dtype=np.uint16)  # each token says where it stands
@@ -24,7 +24,9 @@ def test_any_chunking_of_the_cursor_gives_the_same_samples(cursor: int, counts: 
 
 
 @given(size=st.integers(3, 400), block=st.integers(1, 80), seed=st.integers(0, 1000), epoch=st.integers(0, 5))
-def test_an_epoch_has_each_target_at_most_once_and_leaves_out_less_than_a_window(size: int, block: int, seed: int, epoch: int):
+def test_an_epoch_has_each_target_at_most_once_and_leaves_out_less_than_a_window(
+    size: int, block: int, seed: int, epoch: int
+):
     if size <= block:
         return
     order = Shuffled(np.arange(size, dtype=np.uint16), block, seed)
@@ -73,19 +75,6 @@ def test_ten_billion_tokens_need_no_array(tmp_path):
     assert starts.max() > 9_000_000_000 and len(np.unique(starts)) == 10_000
 
 
-def test_nanogpts_order_takes_the_windows_that_are_drawn():
-    asked = []
-
-    def draw(high: int, count: int) -> np.ndarray:
-        asked.append((high, count))
-        return np.array([5, 0, high - 1])
-
-    inputs, targets = NanoGPTOrder(TOKENS, 8, draw).gather(0, 3)
-    assert asked == [(len(TOKENS) - 8, 3)]  # as torch.randint(len(data) - block_size, (batch_size,))
-    assert inputs[:, 0].tolist() == [5, 0, len(TOKENS) - 9]
-    assert targets[2, -1] == TOKENS[-1]
-
-
 def test_evaluation_sets_are_fixed_do_not_overlap_and_say_when_they_are_equal():
     one = eval_windows(TOKENS, 64, 8, 5, seed=1)
     again = eval_windows(TOKENS.astype(np.uint32), 64, 8, 5, seed=1)
@@ -97,7 +86,9 @@ def test_evaluation_sets_are_fixed_do_not_overlap_and_say_when_they_are_equal():
     changed = TOKENS.copy()
     changed[int(targets[77])] += 1
     assert eval_windows(changed, 64, 8, 5, seed=1).fingerprint != one.fingerprint
-    assert eval_windows(TOKENS, 64, 4, 10, seed=1).fingerprint != one.fingerprint, "other batches cannot be compared one by one"
+    assert eval_windows(TOKENS, 64, 4, 10, seed=1).fingerprint != one.fingerprint, (
+        "other batches cannot be compared one by one"
+    )
 
 
 def test_more_batches_than_there_are_give_each_window_once():

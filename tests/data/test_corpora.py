@@ -16,9 +16,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from nanolens.data import corpora, hub
-from nanolens.data.corpora import CORPORA, Download, fetch, find_corpus
-from nanolens.data.pydocs import pydocs_as_jsonl
+import nanolens
+from nanolens.data import corpora
+from nanolens.data import corpora as hub
+from nanolens.data.corpora import CORPORA, Download, fetch, find_corpus, pydocs_as_jsonl
 from nanolens.data.store import open_dataset
 from nanolens.errors import UserError
 from nanolens.show.words import say
@@ -63,11 +64,15 @@ def test_the_built_in_corpus_is_large_enough_plain_and_mostly_words(pydocs: byte
 def test_it_is_the_same_in_another_process_and_making_it_imports_nothing_that_it_reads(pydocs: bytes):
     code = """
 import hashlib, sys
-from nanolens.data.pydocs import pydocs_as_jsonl
+from nanolens.data.corpora import pydocs_as_jsonl
 print(hashlib.sha256(pydocs_as_jsonl()).hexdigest(), *({"turtle", "this", "antigravity", "doctest"} & set(sys.modules)))
 """
     found = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7", "PATH": ""}
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONHASHSEED": "7", "PATH": ""},
     ).stdout
     assert found.split() == [hashlib.sha256(pydocs).hexdigest()]
 
@@ -88,7 +93,9 @@ def small(url: str = "https://example.org/x.txt", payload: bytes = b"some text "
     return Download(url, "x.txt", hashlib.sha256(payload).hexdigest(), len(payload)), payload
 
 
-def test_the_folder_of_the_user_comes_before_the_cache_and_the_network(empty_cache: Path, offline, monkeypatch, tmp_path: Path):
+def test_the_folder_of_the_user_comes_before_the_cache_and_the_network(
+    empty_cache: Path, offline, monkeypatch, tmp_path: Path
+):
     download, payload = small()
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -105,14 +112,16 @@ def test_offline_says_what_to_do(empty_cache: Path, offline):
     with pytest.raises(UserError) as caught:
         open_dataset("shakespeare_char")
     (found,) = caught.value.faults
-    assert say(found.what) == "shakespeare_char is not on this machine and could not be fetched: no network here"
+    assert say(found.what) == "shakespeare_char is not on this machine and could not be downloaded: no network here"
     assert "tinyshakespeare.txt" in say(found.fix) and "NANOLENS_DATA" in say(found.fix) and "pydocs" in say(found.fix)
 
 
 def test_a_download_is_checked_and_kept(empty_cache: Path, monkeypatch):
     download, payload = small()
     calls = []
-    monkeypatch.setattr(corpora.urllib.request, "urlopen", lambda url, timeout: calls.append(url) or io.BytesIO(payload))
+    monkeypatch.setattr(
+        corpora.urllib.request, "urlopen", lambda url, timeout: calls.append(url) or io.BytesIO(payload)
+    )
     told = []
     path = corpora._downloaded(download, "x", lambda *at: told.append(at))
     assert path.read_bytes() == payload and told[-1] == (len(payload), len(payload))
@@ -124,7 +133,7 @@ def test_a_download_is_checked_and_kept(empty_cache: Path, monkeypatch):
 def test_a_download_that_is_something_else_is_refused_and_not_kept(empty_cache: Path, monkeypatch, arrives: bytes):
     download, _ = small()
     monkeypatch.setattr(corpora.urllib.request, "urlopen", lambda url, timeout: io.BytesIO(arrives))
-    with pytest.raises(UserError, match="what was downloaded is not what it should be"):
+    with pytest.raises(UserError, match="the download is not the expected file"):
         corpora._downloaded(download, "x", lambda *_: None)
     assert list((empty_cache / "corpora").iterdir()) == []
 
@@ -204,7 +213,7 @@ def test_shards_are_fetched_checked_prepared_and_not_fetched_again(empty_cache: 
 def test_a_damaged_shard_is_refused_and_fetched_anew(empty_cache: Path, monkeypatch):
     fake = FakeHub(SHARDS, damaged="sample/10BT/001_00000.parquet")
     monkeypatch.setattr(hub, "require", lambda module, extra: fake)
-    with pytest.raises(UserError, match=r"001_00000.parquet arrived damaged"):
+    with pytest.raises(UserError, match=r"001_00000.parquet was damaged in download"):
         fetch(CORPORA["fineweb-edu"])
     fake.damaged = ""
     assert len(fetch(CORPORA["fineweb-edu"])) == 3
@@ -237,5 +246,15 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(empty_cache: Path, monkeyp
     monkeypatch.setattr(hub, "require", lambda module, extra: fake)
     with pytest.raises(UserError) as caught:
         fetch(CORPORA["openwebtext"])
-    assert "no route" in say(caught.value.faults[0].what) and "$NANOLENS_DATA/openwebtext" in say(caught.value.faults[0].fix)
+    assert "no route" in say(caught.value.faults[0].what) and "$NANOLENS_DATA/openwebtext" in say(
+        caught.value.faults[0].fix
+    )
     assert np.all([corpus.name for corpus in CORPORA.values()])
+
+
+@pytest.mark.parametrize("path", ["openwebtext/", "./fineweb-edu"])
+def test_a_path_that_is_missing_downloads_nothing(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nanolens.data.corpora.fetch", lambda *_: pytest.fail("a download was begun"))
+    with pytest.raises(UserError, match="no such file or folder"):
+        nanolens.prepare(path, out="out")

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanolens.data.dedup import NearDuplicates, SeenHashes, run_hashes
-from nanolens.data.documents import pack
+from nanolens.data.prepare.documents import NearDuplicates, SeenHashes, pack, run_hashes
 
 
 @given(batches=st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=12))

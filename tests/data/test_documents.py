@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from texts import PIECES, utf8_text
 
-from nanolens.data.documents import LONG_BYTES, Documents, Piece, first_cut, in_batches, last_cut, pack, packed, pieces
+from nanolens.data.prepare.documents import (
+    LONG_BYTES,
+    Documents,
+    Piece,
+    first_cut,
+    in_batches,
+    last_cut,
+    pack,
+    packed,
+    pieces,
+)
+from nanolens.data.prepare.encoders import train_bpe
 from nanolens.data.tokenizers import GPT2Tokenizer
-from nanolens.data.train_bpe import train_bpe
+from tests.data.texts import PIECES, utf8_text
 
 TOKENIZERS = [GPT2Tokenizer(), train_bpe(["".join(PIECES) * 3, "the cat sat on the mat " * 9], 400)]
 
@@ -45,7 +55,7 @@ def test_a_unicode_space_before_a_space_is_no_place_to_cut():
 
 def test_documents_are_packed_in_order_and_long_ones_travel_in_pieces():
     long = b"word " * (LONG_BYTES // 5 + 1)
-    rows = [(b"one", 3), (b"two", 3), (long, len(long)), (b"three", 5)]
+    rows = [(b"one", 3, None), (b"two", 3, None), (long, len(long), None), (b"three", 5, None)]
     found = list(packed(iter(rows)))
     assert isinstance(found[0], Documents) and len(found[0]) == 2
     assert all(isinstance(part, Piece) for part in found[1:-1]) and len(found) >= 4
@@ -67,5 +77,5 @@ def test_large_batches_are_cut_between_documents(sizes: list[int], limit: int):
 
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_a_batch_is_sent_when_it_is_full(size: int):
-    found = list(packed(((b"x" * 10, 10) for _ in range(100)), batch_bytes=10 * size))
+    found = list(packed(((b"x" * 10, 10, None) for _ in range(100)), batch_bytes=10 * size))
     assert [len(part) for part in found] == [size] * (100 // size)

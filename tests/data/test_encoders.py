@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from texts import utf8_text
 
-from nanolens.data import encoders
-from nanolens.data.documents import pack
-from nanolens.data.encoders import CharEncoder, GigatokenEncoder, ProcessEncoder, TiktokenEncoder, encoder_for
+from nanolens.data.prepare import encoders
+from nanolens.data.prepare.documents import pack
+from nanolens.data.prepare.encoders import (
+    CharEncoder,
+    GigatokenEncoder,
+    ProcessEncoder,
+    TiktokenEncoder,
+    encoder_for,
+    train_bpe,
+)
 from nanolens.data.tokenizers import CharTokenizer, GPT2Tokenizer
-from nanolens.data.train_bpe import train_bpe
 from nanolens.errors import UserError
+from tests.data.texts import utf8_text
 
 GPT2 = GPT2Tokenizer()
 needs_gigatoken = pytest.mark.skipif(importlib.util.find_spec("gigatoken") is None, reason="gigatoken is not installed")

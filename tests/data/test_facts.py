@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanolens.data import facts
-from nanolens.data.facts import count_tokens, entropy_nats, length_facts, pair_facts
+from nanolens.data.prepare import facts
+from nanolens.data.prepare.facts import count_tokens, entropy_nats, length_facts, pair_facts
 
 
 def markov(size: int, vocab: int, seed: int) -> tuple[np.ndarray, float, float]:

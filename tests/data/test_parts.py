@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nanolens.cli import main
-from nanolens.data.parts import PartOf, files_of
 from nanolens.data.prepare import prepare
-from nanolens.data.sources import find_files
+from nanolens.data.prepare.parts import PartOf, files_of
+from nanolens.data.prepare.readers import find_files
 from nanolens.errors import UserError
 
 
@@ -19,7 +19,10 @@ def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(7):
-        rows = [{"text": f"document {number}.{row}: " + "one word and another, " * (row % 17)} for row in range(40 + 30 * number)]
+        rows = [
+            {"text": f"document {number}.{row}: " + "one word and another, " * (row % 17)}
+            for row in range(40 + 30 * number)
+        ]
         (folder / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "3.jsonl").write_text((folder / "3.jsonl").read_text() + "\nthis is no JSON\n")
     return folder
@@ -62,8 +65,8 @@ def test_what_cannot_be_joined_is_said_clearly(corpus: Path, tmp_path: Path):
     out = tmp_path / "set"
     assert "there are no parts" in refused([corpus], "gpt2", out, val_frac=0.2, part="join")
     assert "7 files for 8 parts" in refused([corpus], "gpt2", out, part="1/8")
-    assert "names no part" in refused([corpus], "gpt2", out, part="4/3")
-    assert "sees all of them" in refused([corpus], "gpt2", out, part="1/3", dedup="exact")
+    assert "is not a part" in refused([corpus], "gpt2", out, part="4/3")
+    assert "sees all documents" in refused([corpus], "gpt2", out, part="1/3", dedup="exact")
     assert "a single file" in refused([corpus / "1.jsonl"], "gpt2", out, part="1/1")
     for number in (1, 3):
         prepare([corpus], "gpt2", out, val_frac=0.2, part=f"{number}/3")
@@ -73,14 +76,16 @@ def test_what_cannot_be_joined_is_said_clearly(corpus: Path, tmp_path: Path):
     prepare([corpus], "gpt2", out, val_frac=0.2, part="2/3")
     tokens = tmp_path / "set.parts" / "2-of-3" / "train.bin"
     tokens.write_bytes(tokens.read_bytes()[:-1] + b"x")
-    assert "is not as it was written" in refused([corpus], "gpt2", out, val_frac=0.2, part="join")
+    assert "has changed since it was written" in refused([corpus], "gpt2", out, val_frac=0.2, part="join")
 
 
-def test_the_command_prepares_parts_and_joins_them(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+def test_the_command_prepares_parts_and_joins_them(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     words = ["prepare", str(corpus), "--tokenizer=gpt2", "--val_frac=0.2", "--out=set"]
     for number in (1, 2):
         assert main([*words, f"--part={number}/2"]) == 0
-        assert f"set.parts/{number}-of-2 is made: part {number}/2" in capsys.readouterr().out
+        assert f"set.parts/{number}-of-2 written: part {number}/2" in capsys.readouterr().out
     assert main([*words, "--part=join"]) == 0
-    assert "set is made" in capsys.readouterr().out
+    assert "set written" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from nanolens.data.permutation import keyed, permute
+from nanolens.data.batches import keyed, permute
 
 
 @given(count=st.integers(1, 5000), key=st.integers(0, 2**64 - 1))

@@ -18,11 +18,11 @@ import pyarrow.parquet
 import pytest
 
 from nanolens import files
-from nanolens.data import documents, encoders, hashing, job, pipeline, read_parquet, read_text
 from nanolens.data import prepare as preparing
-from nanolens.data.prepare import Progress, prepare
-from nanolens.data.sidecar import INDEX
+from nanolens.data.prepare import documents, encoders, pipeline, prepare, readers
+from nanolens.data.prepare.pipeline import PrepareProgress
 from nanolens.data.store import open_folder
+from nanolens.data.token_files import INDEX
 from nanolens.data.tokenizers import GPT2Tokenizer, tokenizer_from_files
 from nanolens.errors import UserError
 
@@ -31,7 +31,23 @@ GPT2 = GPT2Tokenizer()
 
 def corpus(count: int = 400, seed: int = 0) -> list[str]:
     rng = np.random.default_rng(seed)
-    words = ["the", "cat", "sat", "on", "a", "mat", "नमस्ते", "<|endoftext|>", "don't", "1234", "\n\n", "é", "naïve", "  ", "end."]
+    words = [
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "a",
+        "mat",
+        "नमस्ते",
+        "<|endoftext|>",
+        "don't",
+        "1234",
+        "\n\n",
+        "é",
+        "naïve",
+        "  ",
+        "end.",
+    ]
     return [" ".join(rng.choice(words, size=rng.integers(1, 60))) + f" {n}" for n in range(count)]
 
 
@@ -103,11 +119,15 @@ def test_characters_of_several_documents_end_in_a_line_end(tmp_path: Path):
 
 
 def test_a_large_vocabulary_gets_four_bytes(tmp_path: Path):
-    text = "".join(chr(code) for code in range(0x4E00, 0x4E00 + 20_000)) + "".join(chr(code) for code in range(0x20000, 0x20000 + 50_000))
+    text = "".join(chr(code) for code in range(0x4E00, 0x4E00 + 20_000)) + "".join(
+        chr(code) for code in range(0x20000, 0x20000 + 50_000)
+    )
     (tmp_path / "x.txt").write_text(text)
     prepared = prepare([tmp_path / "x.txt"], "char", tmp_path / "out")
     assert prepared.about["dtype"] == "uint32" and prepared.about["vocab_size"] == 70_000
-    assert open_folder(prepared.folder).tokenizer.decode(open_folder(prepared.folder).val) == text[int(len(text) * 0.9) :]
+    assert (
+        open_folder(prepared.folder).tokenizer.decode(open_folder(prepared.folder).val) == text[int(len(text) * 0.9) :]
+    )
 
 
 # --- nothing but the documents matters
@@ -118,7 +138,7 @@ def test_batches_workers_and_formats_change_no_byte(tmp_path: Path, monkeypatch,
     texts = corpus()
     expected = contents(prepare([write_jsonl(tmp_path / "x.jsonl", texts)], kind, tmp_path / "out").folder)
     for size in (1, 300, 10_000):
-        for module in (documents, read_text, read_parquet):
+        for module in (documents, readers, readers):
             monkeypatch.setattr(module, "BATCH_BYTES", size)
         monkeypatch.setattr(documents.packed, "__defaults__", (size,))
         assert contents(prepare([tmp_path / "x.jsonl"], kind, tmp_path / f"out{size}", workers=3).folder) == expected
@@ -155,11 +175,10 @@ def test_long_documents_in_pieces_change_no_byte(tmp_path: Path, monkeypatch):
     (tmp_path / "folder").mkdir()
     for place in range(20):
         (tmp_path / "folder" / f"{place:02}.txt").write_text(" ".join(texts[place * 3 : place * 3 + 3]))
-    for module in (hashing, pipeline):
-        monkeypatch.setattr(module, "KEY_BYTES", 20)  # the split looks at the first piece only, however long
+    monkeypatch.setattr(documents, "KEY_BYTES", 20)  # the split looks at the first piece only, however long
     expected = contents(prepare([tmp_path / "folder"], "gpt2", tmp_path / "out").folder)
-    monkeypatch.setattr(read_text, "LONG_BYTES", 100)
-    monkeypatch.setattr(read_text, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(readers, "LONG_BYTES", 100)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
     monkeypatch.setattr(documents.pieces, "__defaults__", (0, 90))
     assert contents(prepare([tmp_path / "folder"], "gpt2", tmp_path / "pieces").folder) == expected
     (tmp_path / "one.txt").write_text(" ".join(texts))
@@ -171,7 +190,8 @@ def test_long_documents_in_pieces_change_no_byte(tmp_path: Path, monkeypatch):
 def test_the_order_of_the_files_changes_the_order_and_nothing_else(tmp_path: Path):
     a, b = write_jsonl(tmp_path / "a.jsonl", corpus(100, 1)), write_jsonl(tmp_path / "b.jsonl", corpus(100, 2))
     one, other = (
-        by_split(prepare(paths, "gpt2", tmp_path / name, val_frac=0.2).folder) for paths, name in (([a, b], "ab"), ([b, a], "ba"))
+        by_split(prepare(paths, "gpt2", tmp_path / name, val_frac=0.2).folder)
+        for paths, name in (([a, b], "ab"), ([b, a], "ba"))
     )
     for split in ("train", "val"):
         assert sorted(map(tuple, one[split])) == sorted(map(tuple, other[split]))
@@ -211,14 +231,16 @@ def test_the_share_that_is_asked_for_is_given(tmp_path: Path):
 
 def test_repeated_documents_are_reported_and_never_stand_on_both_sides(tmp_path: Path):
     texts = corpus(300)
-    facts = prepare([write_jsonl(tmp_path / "x.jsonl", [*texts, *texts[:100]])], "gpt2", tmp_path / "out").about["facts"]
+    facts = prepare([write_jsonl(tmp_path / "x.jsonl", [*texts, *texts[:100]])], "gpt2", tmp_path / "out").about[
+        "facts"
+    ]
     assert facts["repeated_documents_frac"] == pytest.approx(100 / 400)
     assert facts["val_documents_in_train_frac"] == 0 == facts["val_tokens_in_train_frac"]
 
 
 def test_documents_on_both_sides_would_be_reported_with_their_share(tmp_path: Path, monkeypatch):
     """The rule makes it impossible; the report must not rely on that."""
-    from nanolens.data.split import ByHash
+    from nanolens.data.prepare.documents import ByHash
 
     monkeypatch.setattr(ByHash, "is_val", lambda self, keys: np.arange(len(keys)) % 10 == 9)
     texts = corpus(100)
@@ -234,7 +256,10 @@ def test_exact_duplicates_can_be_left_out(tmp_path: Path, monkeypatch, batch: in
     texts = corpus(200)
     path = write_jsonl(tmp_path / "x.jsonl", [*texts, *texts[:50], texts[7]])
     about = prepare([path], "gpt2", tmp_path / "out", dedup="exact").about
-    assert about["left_out_as_duplicates"] == {"documents": 51, "bytes": sum(len(text.encode()) for text in [*texts[:50], texts[7]])}
+    assert about["left_out_as_duplicates"] == {
+        "documents": 51,
+        "bytes": sum(len(text.encode()) for text in [*texts[:50], texts[7]]),
+    }
     assert about["facts"]["documents"] == 200 and about["facts"]["repeated_documents_frac"] == 0
     clean = prepare([write_jsonl(tmp_path / "clean.jsonl", texts)], "gpt2", tmp_path / "clean").folder
     assert contents(tmp_path / "out") == contents(clean)
@@ -246,14 +271,16 @@ def test_long_duplicates_are_taken_back(tmp_path: Path, monkeypatch):
     (tmp_path / "in").mkdir()
     for place, text in enumerate([*texts[:20], long, texts[20], long + "!", long, *texts[21:]]):
         (tmp_path / "in" / f"{place:03}.txt").write_text(text)
-    monkeypatch.setattr(read_text, "LONG_BYTES", 2000)
-    monkeypatch.setattr(read_text, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(readers, "LONG_BYTES", 2000)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 512)
     monkeypatch.setattr(documents.pieces, "__defaults__", (0, 700))
     about = prepare([tmp_path / "in"], "gpt2", tmp_path / "out", dedup="exact").about
     assert about["left_out_as_duplicates"] == {"documents": 1, "bytes": len(long.encode())}
     decoded = [GPT2.decode(ids[:-1]) for split in by_split(tmp_path / "out").values() for ids in split]
     assert sorted(decoded) == sorted([*texts, long, long + "!"])
-    counts = sum(np.bincount(np.fromfile(tmp_path / "out" / f"{s}.bin", np.uint16), minlength=50257) for s in ("train",))
+    counts = sum(
+        np.bincount(np.fromfile(tmp_path / "out" / f"{s}.bin", np.uint16), minlength=50257) for s in ("train",)
+    )
     assert about["facts"]["vocab_used"] == np.count_nonzero(counts)
 
 
@@ -281,7 +308,9 @@ def test_the_sidecar_says_what_is_there(tmp_path: Path):
     assert boundaries["end"][-1] == about["train"]["tokens"] and len(boundaries) == about["train"]["documents"]
     assert about["train"]["documents"] + about["val"]["documents"] == 400
     assert about["train"]["bytes"] + about["val"]["bytes"] == sum(len(text.encode()) for text in texts)
-    assert about["damaged"]["count"] == 1 and "line 401" in about["damaged"]["named"][0] and about["empty_documents"] == 1
+    assert (
+        about["damaged"]["count"] == 1 and "line 401" in about["damaged"]["named"][0] and about["empty_documents"] == 1
+    )
     facts, tokens = about["facts"], np.fromfile(prepared.folder / "train.bin", np.uint16)
     assert facts["bytes_per_token"] == pytest.approx(about["train"]["bytes"] / len(tokens))
     counts = np.bincount(tokens)
@@ -297,12 +326,14 @@ def test_what_was_decided_without_asking_is_noted_with_the_reason(tmp_path: Path
     (tmp_path / "x.txt").write_text("small text " * 50)
     about = prepare([tmp_path / "x.txt"], "auto", tmp_path / "a").about
     assert about["tokenizer"]["kind"] == "char" and about["chosen"][0]["what"] == "tokenizer"
-    monkeypatch.setattr(job, "SMALL_CORPUS_BYTES", 10)
+    monkeypatch.setattr(pipeline, "SMALL_CORPUS_BYTES", 10)
     assert prepare([tmp_path / "x.txt"], "auto", tmp_path / "b").about["tokenizer"]["kind"] == "gpt2"
     bpe = prepare([tmp_path / "x.txt"], "bpe", tmp_path / "c", vocab_size=5000).about
-    assert {"what": "vocab_size", "value": bpe["vocab_size"], "because": "the text has no pair left to join; 5000 was asked for"} in bpe[
-        "chosen"
-    ]
+    assert {
+        "what": "vocab_size",
+        "value": bpe["vocab_size"],
+        "because": "the text has no pair left to join; 5000 was asked for",
+    } in bpe["chosen"]
 
 
 def test_another_datasets_tokenizer_can_be_used(tmp_path: Path):
@@ -341,7 +372,7 @@ def test_a_file_changed_in_the_same_second_is_noticed(tmp_path: Path):
     prepare([path], "char", tmp_path / "out")
     write_jsonl(path, ["aaa", "bbb", "ccd"])
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))  # same size, same time
-    with pytest.raises(UserError, match="holds another dataset already"):
+    with pytest.raises(UserError, match="already contains a different dataset"):
         prepare([path], "char", tmp_path / "out")
 
 
@@ -350,7 +381,7 @@ def test_other_contents_settings_or_damage_are_not_ready(tmp_path: Path):
     out = tmp_path / "out"
     prepare([path], "gpt2", out)
     for change in ({"dedup": "exact"}, {"val_frac": 0.3}):
-        with pytest.raises(UserError, match="holds another dataset already: out"):
+        with pytest.raises(UserError, match="already contains a different dataset: out"):
             prepare([path], "gpt2", out, **change)
     assert not prepare([path], "gpt2", out, dedup="exact", overwrite=True).was_ready
     with open(out / "train.bin", "ab") as file:
@@ -362,9 +393,26 @@ def test_a_folder_of_somebody_else_is_not_touched(tmp_path: Path):
     (tmp_path / "x.txt").write_text("hello " * 100)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="something that nanolens did not prepare"):
-        prepare([tmp_path / "x.txt"], "char", tmp_path / "out")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="not prepared by nanolens, so it is not replaced"):
+            prepare([tmp_path / "x.txt"], "char", tmp_path / "out", overwrite=overwrite)
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
+
+
+def test_the_text_itself_is_never_replaced(tmp_path: Path):
+    text, folder = tmp_path / "x.txt", tmp_path / "books"
+    text.write_text("hello " * 100)
+    folder.mkdir()
+    (folder / "a.txt").write_text("hello " * 100)
+    for source in (text, folder):
+        with pytest.raises(UserError, match="not replaced"):
+            prepare([source], "char", source, overwrite=True)
+    prepare([text], "char", tmp_path / "out")
+    (tmp_path / "out" / "b.txt").write_text("other " * 90)
+    with pytest.raises(UserError, match="the text itself"):
+        prepare([tmp_path / "out" / "b.txt"], "char", tmp_path / "out", overwrite=True)
+    assert text.read_text() == (folder / "a.txt").read_text() == "hello " * 100
+    assert (tmp_path / "out" / "b.txt").read_text() == "other " * 90
 
 
 def test_a_failure_leaves_nothing_behind_and_the_old_folder_as_it_was(tmp_path: Path, monkeypatch):
@@ -413,7 +461,7 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path):
 
 def test_progress_goes_from_nothing_to_all(tmp_path: Path):
     path = write_jsonl(tmp_path / "x.jsonl", corpus(2000))
-    told: list[Progress] = []
+    told: list[PrepareProgress] = []
     prepare([path], "char", tmp_path / "out", progress=told.append)
     assert {p.stage for p in told} == {"vocabulary", "encode"}
     encoded = [p for p in told if p.stage == "encode"]
@@ -422,7 +470,10 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path):
 
 
 def test_standard_input_is_text_or_json_lines(tmp_path: Path, monkeypatch):
-    for name, payload in (("text", "one long text " * 50), ("jsonl", "".join(json.dumps({"text": text}) + "\n" for text in corpus(50)))):
+    for name, payload in (
+        ("text", "one long text " * 50),
+        ("jsonl", "".join(json.dumps({"text": text}) + "\n" for text in corpus(50))),
+    ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload.encode())))
         about = prepare(["-"], "gpt2", tmp_path / name).about
         assert about["facts"]["documents"] == (1 if name == "text" else 50)
@@ -438,14 +489,17 @@ def test_mistakes_are_told(tmp_path: Path):
     (tmp_path / "empty.txt").write_text("")
     write_jsonl(tmp_path / "x.jsonl", ["a"] * 3)
     cases = [
-        ({"sources": [tmp_path / "x.txt"], "tokenizer": "words"}, "there is no tokenizer words"),
-        ({"sources": [tmp_path / "x.txt"], "tokenizer": "gpt2", "vocab_size": 1000}, "only a BPE of your own has a size"),
+        ({"sources": [tmp_path / "x.txt"], "tokenizer": "words"}, "there is no tokenizer named words"),
+        (
+            {"sources": [tmp_path / "x.txt"], "tokenizer": "gpt2", "vocab_size": 1000},
+            "vocab_size applies only to a BPE trained on your text",
+        ),
         ({"sources": [tmp_path / "x.txt"], "tokenizer": "bpe", "vocab_size": 100}, "too small for a byte-level BPE"),
         ({"sources": [tmp_path / "latin.txt"], "tokenizer": "gpt2"}, "not UTF-8: byte 0xe9 at 3"),
         ({"sources": [tmp_path / "empty.txt"], "tokenizer": "char"}, "not enough text"),
         (
             {"sources": [tmp_path / "x.jsonl"], "tokenizer": "gpt2", "text_column": "body"},
-            "no text could be read; 3 rows or files are damaged",
+            "no text could be read; damaged rows or files: 3",
         ),
         ({"sources": [tmp_path / "x.jsonl"], "tokenizer": "gpt2", "dedup": "exact"}, "not enough text"),
     ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanolens.cli import main
-from nanolens.data.prepare import Progress
+from nanolens.data.prepare.pipeline import PrepareProgress
 from nanolens.data.store import open_dataset
 
 
@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 def test_a_text_file_becomes_a_dataset_that_train_finds(here: Path, capsys):
     assert main(["prepare", "novel.txt"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("data/novel is made: 11.8 kB read in ")
+    assert said.startswith("data/novel written: 11.8 kB read in ")
     assert "  train: 10,620 tokens, documents: 1\n  val: 1,180 tokens, documents: 1\n" in said
     assert "chosen: tokenizer = char, because the sources have 11,800 bytes" in said
     assert said.endswith("next: nanolens train --dataset=novel\n")
@@ -49,7 +49,7 @@ def test_every_option_at_once_with_dashes_or_underscores(here: Path, capsys):
     ]
     assert main(["prepare", "books.jsonl", "novel.txt", *options]) == 0
     said = capsys.readouterr().out
-    assert "1 damaged rows or files were left out:\n    books.jsonl line 201: " in said
+    assert "damaged rows or files left out: 1\n    books.jsonl line 201: " in said
     assert "tokenizer bpe, 300 tokens" in said and "next: nanolens train --dataset=somewhere/else" in said
     about = json.loads(Path("somewhere/else/dataset.json").read_text())
     assert about["settings"]["dedup"] == "exact" and about["facts"]["documents"] == 201
@@ -59,12 +59,12 @@ def test_the_second_time_it_was_ready(here: Path, capsys):
     main(["prepare", "novel.txt"])
     capsys.readouterr()
     assert main(["prepare", "novel.txt"]) == 0
-    assert capsys.readouterr().out.startswith("data/novel was ready: the sources and settings are the same\n")
+    assert capsys.readouterr().out.startswith("data/novel is up to date: same sources and settings\n")
 
 
 def test_a_named_corpus(here: Path, capsys):
     assert main(["prepare", "pydocs"]) == 0
-    assert "data/pydocs is made" in capsys.readouterr().out
+    assert "data/pydocs written" in capsys.readouterr().out
     assert open_dataset("pydocs").folder == Path("data/pydocs")
 
 
@@ -72,7 +72,7 @@ def test_a_named_corpus(here: Path, capsys):
     ("words", "code", "sentence"),
     [
         (["nothing.txt"], 1, "there is no such file or folder"),
-        (["novel.txt", "--tokenizer=word"], 1, "there is no tokenizer word"),
+        (["novel.txt", "--tokenizer=word"], 1, "there is no tokenizer named word"),
         (["novel.txt", "--dedup=fuzzy"], 2, "fuzzy"),
         (["novel.txt", "--vocabsize=3"], 2, "did you mean --vocab_size?"),
         ([], 2, "SOURCE"),
@@ -86,12 +86,12 @@ def test_mistakes_go_to_stderr_without_a_traceback(here: Path, capsys, words: li
 
 
 def test_a_pipe_gets_a_line_now_and_then(capsys, monkeypatch):
-    from nanolens.cli import prepare as command
+    from nanolens.cli import progress
 
-    monkeypatch.setattr(command._Lines, "EVERY_S", 0.0)
-    with command.shown_progress("en") as told:
-        told(Progress("encode", 0, 100))
-        told(Progress("encode", 50_000_000, 100_000_000, 10, 20))
+    monkeypatch.setattr(progress, "PREPARE_EVERY_S", 0.0)
+    with progress.preparing("en") as told:
+        told(PrepareProgress("encode", 0, 100))
+        told(PrepareProgress("encode", 50_000_000, 100_000_000, 10, 20))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("encoding: 50.0 MB of 100 MB, ") and line.endswith(" to go")
 
@@ -100,17 +100,19 @@ def test_a_pipe_gets_a_line_now_and_then(capsys, monkeypatch):
 def test_a_terminal_gets_a_bar_with_rate_and_time_left(here: Path):
     code = """
 import time
-from nanolens.cli.prepare import shown_progress
-from nanolens.data.prepare import Progress
-with shown_progress("en") as told:
+from nanolens.cli.progress import preparing
+from nanolens.data.prepare.pipeline import PrepareProgress
+with preparing("en") as told:
     for done in range(0, 11):
-        told(Progress("encode", done * 10**7, 10**8, done * 5, done * 10**6))
+        told(PrepareProgress("encode", done * 10**7, 10**8, done * 5, done * 10**6))
         time.sleep(0.1)
 """
     import pty
 
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "140"})
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "140"}
+    )
     os.close(theirs)
     said = b""
     try:

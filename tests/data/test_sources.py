@@ -13,13 +13,12 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from texts import utf8_text
 
-from nanolens.data import read_text
-from nanolens.data.documents import LONG_BYTES, Damaged, Documents
-from nanolens.data.read_text import blocks_of, count_characters
-from nanolens.data.sources import find_files, read_documents
+from nanolens.data.prepare import readers
+from nanolens.data.prepare.documents import LONG_BYTES, Damaged, Documents
+from nanolens.data.prepare.readers import blocks_of, count_characters, find_files, read_documents
 from nanolens.errors import UserError
+from tests.data.texts import utf8_text
 
 TEXTS = ["first document", "दूसरा\nदस्तावेज़", "third <|endoftext|> one", "x"]
 
@@ -65,13 +64,24 @@ def test_compressed_text_is_one_document(tmp_path: Path, ending: str):
     assert read(path)[0] == ["\n".join(TEXTS)]
 
 
+def test_gzipped_text_with_a_damaged_middle_is_counted_and_not_used(tmp_path: Path):
+    raw = bytearray(gzip.compress(" ".join(map(str, range(20_000))).encode()))
+    raw[len(raw) // 2 : len(raw) // 2 + 100] = b"\xff" * 100
+    (tmp_path / "book.txt.gz").write_bytes(bytes(raw))
+    (tmp_path / "other.txt").write_text("whole")
+    found, damaged = read(tmp_path)
+    assert found == ["whole"] and damaged.count == 1 and "it breaks off" in damaged.named[0]
+
+
 def test_a_zst_file_of_several_frames_is_read_to_its_end(tmp_path: Path):
     path = tmp_path / "x.jsonl.zst"
     path.write_bytes(zstandard.compress(as_jsonl(TEXTS[:2])) + zstandard.compress(as_jsonl(TEXTS[2:])))
     assert read(path)[0] == TEXTS
 
 
-@pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())])
+@pytest.mark.parametrize(
+    "kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())]
+)
 def test_parquet_of_several_row_groups(tmp_path: Path, kind):
     texts = [f"{text} {n}" for n in range(50) for text in TEXTS]
     path = write_parquet(tmp_path / "x.parquet", texts, row_group_size=7, type=kind)
@@ -110,7 +120,7 @@ def test_a_long_file_read_in_blocks_is_the_file(tmp_path_factory, text: str, blo
     text = text.replace("\0", "")
     path.write_bytes(text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_text, "BLOCK_BYTES", block)
+        patch.setattr(readers, "BLOCK_BYTES", block)
         found = b"".join(blocks_of(path)).decode()
         assert found == path.read_text(encoding="utf-8-sig")
         assert count_characters(path) == len(found)
@@ -161,7 +171,7 @@ def test_a_file_that_is_not_text_is_named_with_the_place(tmp_path: Path):
     assert found == ["good"] and damaged.count == 2
     assert damaged.named == [
         f"{tmp_path / 'b.txt'}: not UTF-8: byte 0xe9 at 3",
-        f"{tmp_path / 'c.png'}: not text: a zero byte at 7",
+        f"{tmp_path / 'c.png'}: not text: a zero byte at 8",
     ]
 
 
@@ -169,7 +179,11 @@ def test_a_long_file_is_used_whole_or_not_at_all(tmp_path: Path):
     path = tmp_path / "long.txt"
     path.write_bytes(b"words " * (LONG_BYTES // 6 + 10) + b"\xff")
     found, damaged = read(path)
-    assert found == [] and damaged.count == 1 and f"not UTF-8: byte 0xff at {path.stat().st_size - 1:,}" in damaged.named[0]
+    assert (
+        found == []
+        and damaged.count == 1
+        and f"not UTF-8: byte 0xff at {path.stat().st_size - 1:,}" in damaged.named[0]
+    )
 
 
 def test_nulls_and_bad_strings_in_parquet_are_named_by_row(tmp_path: Path):
@@ -187,7 +201,11 @@ def test_nulls_and_bad_strings_in_parquet_are_named_by_row(tmp_path: Path):
 
 def test_a_damaged_row_group_costs_its_own_rows_only(tmp_path: Path):
     path = write_parquet(
-        tmp_path / "x.parquet", [f"text {n} " * 50 for n in range(300)], row_group_size=100, compression="snappy", use_dictionary=False
+        tmp_path / "x.parquet",
+        [f"text {n} " * 50 for n in range(300)],
+        row_group_size=100,
+        compression="snappy",
+        use_dictionary=False,
     )
     start = pyarrow.parquet.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
     raw = bytearray(path.read_bytes())
@@ -227,7 +245,7 @@ def test_an_unclear_column_is_asked_for_and_a_named_one_is_taken(tmp_path: Path)
     pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
     (tmp_path / "x.jsonl").write_text('{"url": "u", "page": "p", "n": 1}\n')
     for name in ("x.parquet", "x.jsonl"):
-        with pytest.raises(UserError, match="which column holds the text"):
+        with pytest.raises(UserError, match="which column contains the text"):
             read(tmp_path / name)
         assert read(tmp_path / name, column="page")[0] == ["p"]
     with pytest.raises(UserError, match="there is no column nope"):

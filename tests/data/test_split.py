@@ -8,9 +8,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanolens.data.documents import Piece, pack
-from nanolens.data.hashing import KEY_BYTES, hash_of, hashes_of, split_keys
-from nanolens.data.split import AtCharacter, ByHash, choose, cut_at_character, fits
+from nanolens.data.prepare.documents import (
+    KEY_BYTES,
+    AtCharacter,
+    ByHash,
+    Piece,
+    choose,
+    cut_at_character,
+    fits,
+    hash_of,
+    hashes_of,
+    pack,
+    split_keys,
+)
 
 
 def test_the_share_is_kept_and_a_smaller_one_is_part_of_a_larger():
@@ -30,7 +40,9 @@ def test_the_key_of_a_long_document_is_its_first_megabyte():
     assert hashes[1] != hashes[2]
 
 
-@given(sizes=st.lists(st.integers(1, 1000), min_size=2, max_size=60), frac=st.floats(0.01, 0.4), seed=st.integers(0, 99))
+@given(
+    sizes=st.lists(st.integers(1, 1000), min_size=2, max_size=60), frac=st.floats(0.01, 0.4), seed=st.integers(0, 99)
+)
 def test_few_documents_are_chosen_to_fit_and_never_all(sizes: list[int], frac: float, seed: int):
     keys = np.random.default_rng(seed).permutation(len(sizes)).astype(np.uint64)
     is_val = choose(keys, np.array(sizes), frac).is_val(keys)
@@ -56,9 +68,13 @@ def test_a_single_document_is_cut_before_the_character_whatever_its_pieces(text:
     place = min(place, len(text))
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     parts = [text[a:b] for a, b in itertools.pairwise(edges)]
-    batches = [Piece(np.frombuffer(part.encode(), np.uint8), n == 0, n == len(parts) - 1) for n, part in enumerate(parts)]
+    batches = [
+        Piece(np.frombuffer(part.encode(), np.uint8), n == 0, n == len(parts) - 1) for n, part in enumerate(parts)
+    ]
     found = list(cut_at_character(batches, AtCharacter(place)))
-    joined = {split: b"".join(p.text.tobytes() for p in found if p.split == split).decode() for split in ("train", "val")}
+    joined = {
+        split: b"".join(p.text.tobytes() for p in found if p.split == split).decode() for split in ("train", "val")
+    }
     assert joined == {"train": text[:place], "val": text[place:]}
     for split in ("train", "val"):
         of_split = [p for p in found if p.split == split]

@@ -27,7 +27,11 @@ def as_nanogpt_does(folder: Path, text: str = TEXT) -> Path:
     ids = np.array([characters.index(c) for c in text], dtype=np.uint16)
     ids[: int(len(ids) * 0.9)].tofile(folder / "train.bin")
     ids[int(len(ids) * 0.9) :].tofile(folder / "val.bin")
-    meta = {"vocab_size": len(characters), "itos": dict(enumerate(characters)), "stoi": {c: n for n, c in enumerate(characters)}}
+    meta = {
+        "vocab_size": len(characters),
+        "itos": dict(enumerate(characters)),
+        "stoi": {c: n for n, c in enumerate(characters)},
+    }
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
     return folder
 
@@ -44,7 +48,15 @@ def test_nanogpts_folder_is_the_same_dataset_as_ours(here: Path):
     theirs = open_folder(as_nanogpt_does(here / "theirs"))
     assert ours.fingerprint == theirs.fingerprint and ours.tokenizer == theirs.tokenizer
     assert ours.vocab_size == theirs.vocab_size and theirs.tokenizer.decode(theirs.train[:20]) == TEXT[:20]
-    for fact in ("dataset_tokens", "val_tokens", "unigram_nats", "bigram_nats", "bytes_per_token", "val_bytes_per_token", "vocab_used"):
+    for fact in (
+        "dataset_tokens",
+        "val_tokens",
+        "unigram_nats",
+        "bigram_nats",
+        "bytes_per_token",
+        "val_bytes_per_token",
+        "vocab_used",
+    ):
         assert ours.facts[fact] == pytest.approx(theirs.facts[fact]), fact
 
 
@@ -79,7 +91,7 @@ def test_a_hostile_meta_is_refused(here: Path):
             return os.system, (f"touch {here / 'canary'}",)
 
     (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 5, "itos": Evil()}))
-    with pytest.raises(UserError, match="this pickle holds more than plain data, and was not opened"):
+    with pytest.raises(UserError, match="this pickle contains more than plain data, and was not opened"):
         open_folder(folder)
     assert not (here / "canary").exists()
 
@@ -88,7 +100,7 @@ def test_a_hostile_meta_is_refused(here: Path):
 def test_a_meta_without_a_size_is_refused(here: Path, meta):
     folder = as_nanogpt_does(here / "theirs")
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
-    with pytest.raises(UserError, match="does not say how large the vocabulary is"):
+    with pytest.raises(UserError, match="does not state the vocabulary size"):
         open_folder(folder)
 
 
@@ -102,7 +114,7 @@ def test_a_meta_of_another_kind_gives_no_tokenizer(here: Path):
 def test_ids_beyond_the_vocabulary_are_found(here: Path):
     folder = as_nanogpt_does(here / "theirs")
     np.array([1, 2, 3, 999], dtype=np.uint16).tofile(folder / "val.bin")
-    with pytest.raises(UserError, match="the tokens hold the id 999, and the vocabulary ends at"):
+    with pytest.raises(UserError, match="the tokens contain the id 999, and the vocabulary ends at"):
         open_folder(folder)
 
 
@@ -118,15 +130,17 @@ def test_damaged_folders_are_told(here: Path):
         with pytest.raises(UserError, match=sentence):
             open_folder(folder)
 
-    damaged(lambda: (folder / "val.bin").unlink(), "there is no val.bin")
-    damaged(lambda: (folder / "val.bin").write_bytes(b"123"), "has 3 bytes, which are not whole tokens of 2 bytes")
+    damaged(lambda: (folder / "val.bin").unlink(), "val.bin is missing")
+    damaged(lambda: (folder / "val.bin").write_bytes(b"123"), "has 3 bytes, not a multiple of the 2 bytes per token")
     damaged(lambda: (folder / "val.bin").write_bytes(b""), "has 0 bytes")
     damaged(lambda: (folder / "train.bin").write_bytes(b"1234"), "the train split has 2 tokens and should have")
     damaged(lambda: (folder / "tokenizer.nanolens.json").unlink(), "there is no tokenizer here")
     about = json.loads((folder / "dataset.json").read_text())
-    damaged(lambda: (folder / "dataset.json").write_text(json.dumps(about | {"format": 99})), "prepared by a newer nanolens")
+    damaged(
+        lambda: (folder / "dataset.json").write_text(json.dumps(about | {"format": 99})), "prepared by a newer nanolens"
+    )
     other = prepare([here / "x.txt"], "bpe", here / "other", vocab_size=300).folder
-    damaged(lambda: shutil.copy(other / "tokenizer.nanolens.json", folder), "is not the one that its tokens were made with")
+    damaged(lambda: shutil.copy(other / "tokenizer.nanolens.json", folder), "is not the one its tokens were made with")
 
 
 def test_names_are_looked_for_as_folders_then_below_data_then_as_corpora(here: Path):

@@ -12,14 +12,22 @@ import pytest
 import tiktoken
 from hypothesis import example, given
 from hypothesis import strategies as st
-from texts import any_text, utf8_text
 
-from nanolens.data import gpt2
-from nanolens.data.gpt2 import as_tiktoken_file, gpt2_ranks
-from nanolens.data.tokenizers import TOKENIZER_FILE, CharTokenizer, GPT2Tokenizer, OwnBPETokenizer, cut_long_runs, tokenizer_from_files
-from nanolens.data.train_bpe import train_bpe
+from nanolens.data import tokenizers
+from nanolens.data.prepare.encoders import train_bpe
+from nanolens.data.tokenizers import (
+    TOKENIZER_FILE,
+    CharTokenizer,
+    GPT2Tokenizer,
+    OwnBPETokenizer,
+    as_tiktoken_file,
+    cut_long_runs,
+    gpt2_ranks,
+    tokenizer_from_files,
+)
 from nanolens.errors import UserError
 from nanolens.show.words import say
+from tests.data.texts import any_text, utf8_text
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +111,8 @@ def test_an_unknown_character_is_named_with_where_it_stands_and_what_may_be_used
     with pytest.raises(UserError) as caught:
         CharTokenizer(list("\nabc")).encode("aabé!")
     (found,) = caught.value.faults
-    assert say(found.what) == "the character 'é' is not among the 4 that this data has"
-    assert say(found.where) == "aabé!"
+    assert say(found.what) == "the character 'é' is not among the 4 in this data"
+    assert str(found.where) == "aabé!"
     assert say(found.fix) == "use only these: abc"
 
 
@@ -121,7 +129,9 @@ def test_a_million_spaces_before_a_word_do_not_kill_the_encoder():
     before=st.sampled_from(["", "x"]),
     after=st.sampled_from(["", "y", "\x1c"]),
 )
-def test_cutting_long_runs_changes_no_id(tiktokens_own: tiktoken.Encoding, spaces: int, kind: str, before: str, after: str):
+def test_cutting_long_runs_changes_no_id(
+    tiktokens_own: tiktoken.Encoding, spaces: int, kind: str, before: str, after: str
+):
     text = before + kind * spaces + after
     assert "".join(cut_long_runs(text)) == text
     assert GPT2.encode(text) == tiktokens_own.encode_ordinary(text)
@@ -132,8 +142,22 @@ def test_all_kinds_are_saved_and_loaded_equal(own: OwnBPETokenizer, tmp_path: Pa
         for name, payload in tokenizer.to_files().items():
             (tmp_path / name).write_bytes(payload)
         loaded = tokenizer_from_files(tmp_path)
-        assert loaded == tokenizer and loaded.fingerprint == tokenizer.fingerprint and loaded.vocab_size == tokenizer.vocab_size
-    assert len({GPT2.fingerprint, own.fingerprint, CharTokenizer(list("ab")).fingerprint, CharTokenizer(list("ba")).fingerprint}) == 4
+        assert (
+            loaded == tokenizer
+            and loaded.fingerprint == tokenizer.fingerprint
+            and loaded.vocab_size == tokenizer.vocab_size
+        )
+    assert (
+        len(
+            {
+                GPT2.fingerprint,
+                own.fingerprint,
+                CharTokenizer(list("ab")).fingerprint,
+                CharTokenizer(list("ba")).fingerprint,
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,6 +188,6 @@ def test_a_missing_or_torn_tokenizer_file_is_an_error_a_user_can_read(tmp_path: 
 
 def test_a_damaged_merge_list_is_refused(tmp_path: Path, monkeypatch):
     (tmp_path / "vocab.bpe").write_bytes(b"#version: 0.2\na b\n")
-    monkeypatch.setattr(gpt2, "_vocab_bpe", lambda: tmp_path / "vocab.bpe")
+    monkeypatch.setattr(tokenizers, "_vocab_bpe", lambda: tmp_path / "vocab.bpe")
     with pytest.raises(UserError, match="GPT-2's merge list is damaged"):
-        gpt2.gpt2_ranks.__wrapped__()
+        tokenizers.gpt2_ranks.__wrapped__()

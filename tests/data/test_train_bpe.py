@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import regex
 from hypothesis import given
-from texts import utf8_text
 
-from nanolens.data.train_bpe import PATTERN, train_bpe
+from nanolens.data.prepare.encoders import OWN_PATTERN, train_bpe
 from nanolens.errors import UserError
+from tests.data.texts import utf8_text
 
-SPLIT = regex.compile(PATTERN.replace(r"\x{200C}", "‌").replace(r"\x{200D}", "‍"))
+SPLIT = regex.compile(OWN_PATTERN.replace(r"\x{200C}", "‌").replace(r"\x{200D}", "‍"))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_pattern_loses_no_character(text: str):
 def test_hindi_takes_fewer_tokens_than_with_gpt2s_pattern():
     import rustbpe
 
-    from nanolens.data.gpt2 import PATTERN as GPT2_PATTERN
+    from nanolens.data.tokenizers import GPT2_PATTERN
 
     text = "यह एक छोटा सा वाक्य है, और यह दूसरा वाक्य है। बच्चे स्कूल जाते हैं और किताबें पढ़ते हैं। "
     theirs = rustbpe.Tokenizer()

@@ -1,13 +1,20 @@
 """The findings together: the cause first, no contradictions, and an answer for any run at all."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nanolens.analysis.symptoms import NAMES, all_codes, module, module_of
-from nanolens.diagnosis import FAULTS, ORDER, diagnose, is_fault
-from nanolens.record.run import Known, Mark, Run, Words, evals_from, steps_from
+import nanolens.diagnosis
+from nanolens.diagnosis import FAULTS, diagnose, is_fault
+from nanolens.diagnosis.pages import page_of
+from nanolens.diagnosis.rule import CODES, LACKS, PROGRESS, SENTENCES, WORDS, Code
+from nanolens.diagnosis.rules import RULES
+from nanolens.message import KINDS, placeholders
+from nanolens.record.run import Conventions, Known, Mark, RunRecord, evals_from, steps_from
 from tests.diagnosis.rules.build import GPT2, GPU_DEMO, curve, found, make, mark, sure
 
 VOCABULARY = """nan_divergence nan_sentinel_benign hf_zero_loss_is_nan fp16_overflow fused_adamw_fp16_bug grad_explosion loss_divergence collapse_to_unigram
@@ -20,16 +27,37 @@ VOCABULARY = """nan_divergence nan_sentinel_benign hf_zero_loss_is_nan fp16_over
 
 
 def test_every_code_that_a_log_can_show_has_a_symptom():
-    assert set(VOCABULARY) <= set(all_codes())
-    assert set(FAULTS) <= set(all_codes()) and set(ORDER) <= set(all_codes())
+    assert set(VOCABULARY) <= set(CODES)
+    assert set(CODES) == {name for each in RULES for name in each.codes}  # each declared, whichever rules report it
 
 
-def test_every_symptom_explains_itself_under_the_five_headings():
-    for name in NAMES:
-        page = module(name).__doc__
-        for heading in ("What it sees.", "Why it matters.", "When it is wrong.", "What it looks like.", "What to change."):
-            assert heading in page, (name, heading)
-    assert module_of("overfitting") is module("overfitting") and module_of("no_such_code") is None
+def test_a_code_speaks_of_codes_that_exist():
+    assert all({*code.overrules, *PROGRESS} <= set(CODES) for code in CODES.values())
+
+
+def test_a_code_has_no_field_that_nobody_reads():
+    fields = {*Code.__dataclass_fields__, *SENTENCES, "kind", "command"}
+    tables = [{key for key, value in table.items() if not isinstance(value, dict)} for table in WORDS.values()]
+    assert set().union(*tables) <= fields
+    assert {table.get("kind", "number") for table in WORDS.values()} <= KINDS
+
+
+def test_what_a_rule_needs_has_a_sentence_for_being_missing():
+    assert {fact for each in RULES for fact in each.needs} <= set(LACKS)
+
+
+def test_every_code_is_explained_under_the_five_headings():
+    for code in CODES:
+        page = page_of(code)
+        for heading in (
+            "What it sees.",
+            "Why it matters.",
+            "When it is wrong.",
+            "What it looks like.",
+            "What to change.",
+        ):
+            assert page is not None and heading in page.text, (code, heading)
+    assert page_of("no_such_code") is None
 
 
 def test_every_finding_has_a_number_a_comparison_and_a_way_to_be_wrong():
@@ -38,7 +66,9 @@ def test_every_finding_has_a_number_a_comparison_and_a_way_to_be_wrong():
     run = make(losses, steps, not_finite=np.where(np.isfinite(losses), 0.0, 1.0), dtype="float16", **GPT2)
     for finding in diagnose(run).findings:
         assert finding.evidence and finding.wrong_if.msgid
-        assert all(item.usual is not None and item.where.msgid and item.how.msgid for item in finding.evidence), finding.code
+        assert all(item.usual is not None and item.where.msgid and item.how.msgid for item in finding.evidence), (
+            finding.code
+        )
         if is_fault(finding):
             assert finding.change is not None, finding.code
 
@@ -87,11 +117,51 @@ def test_an_error_in_the_log_is_never_healthy():
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
 facts = st.one_of(
-    st.integers(-10, 10**9), numbers, st.booleans(), st.text(max_size=12), st.none(), st.just(()), st.lists(st.floats(-1, 1), max_size=3).map(tuple),
-    st.sampled_from(["cosine", "default 40", "RTX 4070", "8x H100", "laptop CPU", "float16", "shakespeare_char", "fineweb", "125M", "10B tokens", "gpt2-xl", "4.47.0"]),
-)  # fmt: skip
-NAMES_OF_FACTS = [*GPU_DEMO, *GPT2, "hardware", "dtype", "parameters", "tokens_per_update", "peak_flops", "init_from", "transformers", "comments", "devices",
-                  "figure_axis", "final_val_losses", "unigram_nats", "bigram_nats", "time_budget_s", "claimed_parameters", "torch", "device"]  # fmt: skip
+    st.integers(-10, 10**9),
+    numbers,
+    st.booleans(),
+    st.text(max_size=12),
+    st.none(),
+    st.just(()),
+    st.lists(st.floats(-1, 1), max_size=3).map(tuple),
+    st.sampled_from(
+        [
+            "cosine",
+            "default 40",
+            "RTX 4070",
+            "8x H100",
+            "laptop CPU",
+            "float16",
+            "shakespeare_char",
+            "fineweb",
+            "125M",
+            "10B tokens",
+            "gpt2-xl",
+            "4.47.0",
+        ]
+    ),
+)
+NAMES_OF_FACTS = [
+    *GPU_DEMO,
+    *GPT2,
+    "hardware",
+    "dtype",
+    "parameters",
+    "tokens_per_update",
+    "peak_flops",
+    "init_from",
+    "transformers",
+    "comments",
+    "devices",
+    "figure_axis",
+    "final_val_losses",
+    "unigram_nats",
+    "bigram_nats",
+    "time_budget_s",
+    "claimed_parameters",
+    "torch",
+    "device",
+]
 
 
 @st.composite
@@ -125,7 +195,10 @@ def runs(draw):
         "step": at,
         "printed": at,
         "line": np.arange(evals),
-        **{name: draw(column(evals)) for name in draw(st.sets(st.sampled_from(["train", "val", "val_se", "took_s", "not_finite"])))},
+        **{
+            name: draw(column(evals))
+            for name in draw(st.sets(st.sampled_from(["train", "val", "val_se", "took_s", "not_finite"])))
+        },
     }
     known = {
         name: Known(value, draw(st.sampled_from(["given", "printed", "inferred"])), "x")
@@ -136,9 +209,15 @@ def runs(draw):
         Mark(kind, draw(st.one_of(st.none(), st.integers(0, 500))), 1, draw(st.text(max_size=20)))
         for kind in draw(st.lists(st.sampled_from(kinds), max_size=4))
     )
-    words = Words(draw(st.sampled_from(["nanogpt", "nanolens", "nanochat", "llm.c", "unknown", "modded-nanogpt"])), draw(st.sampled_from(["mean", "last_micro_batch", "unknown"])),
-                  draw(st.sampled_from(["step_only", "with_eval", "average", "unknown"])), draw(st.integers(0, 1)), draw(st.sampled_from([None, 312e12, 989e12])), draw(st.booleans()))  # fmt: skip
-    return Run("any", words, steps_from(table, rows), evals_from(seen, evals), known, marks)
+    words = Conventions(
+        draw(st.sampled_from(["nanogpt", "nanolens", "nanochat", "llm.c", "unknown", "modded-nanogpt"])),
+        draw(st.sampled_from(["mean", "last_micro_batch", "unknown"])),
+        draw(st.sampled_from(["step_only", "with_eval", "average", "unknown"])),
+        draw(st.integers(0, 1)),
+        draw(st.sampled_from([None, 312e12, 989e12])),
+        draw(st.booleans()),
+    )
+    return RunRecord("any", words, steps_from(table, rows), evals_from(seen, evals), known, marks)
 
 
 @given(runs())
@@ -149,7 +228,9 @@ def test_any_run_gets_an_answer_and_no_warning(run):
 
 def test_the_first_fall_alone_is_not_health():
     levels = (10.9, 7.62, 7.60, 7.59)
-    assert "healthy" not in found(make(evals=[(1000 * i, v, v + 0.01) for i, v in enumerate(levels)], dataset="openwebtext"))
+    assert "healthy" not in found(
+        make(evals=[(1000 * i, v, v + 0.01) for i, v in enumerate(levels)], dataset="openwebtext")
+    )
     steps = np.arange(200) * 10
     stuck = np.where(steps < 100, 9.0, 5.0) + 0.02 * np.random.default_rng(1).standard_normal(200)
     assert "healthy" not in found(make(stuck, steps))
@@ -172,6 +253,35 @@ def test_a_fall_too_slow_for_any_law_is_not_health():
 
 def test_a_flat_stable_phase_is_health_where_the_decay_is_still_to_come():
     losses = np.r_[np.linspace(9, 4, 20), np.full(40, 4.0)] + 0.01 * np.random.default_rng(2).standard_normal(60)
-    words = Words(trainer="nanochat", updates_before_printed=1)
-    assert "healthy" in found(make(losses, np.arange(60) * 50 + 1, words=words, max_iters=4500))
-    assert "healthy" not in found(make(losses, np.arange(60) * 50 + 1, words=words, max_iters=3000))
+    words = Conventions(trainer="nanochat", updates_before_printed=1)
+    assert "healthy" in found(make(losses, np.arange(60) * 50 + 1, conventions=words, max_iters=4500))
+    assert "healthy" not in found(make(losses, np.arange(60) * 50 + 1, conventions=words, max_iters=3000))
+
+
+def test_a_rule_gives_the_values_that_the_words_of_its_findings_have_places_for():
+    mentioned = set()
+    for path in Path(nanolens.diagnosis.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        mentioned |= _names_in(tree)
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            body = ast.Module(function.body, [])
+            for call in (node for node in ast.walk(body) if isinstance(node, ast.Call)):
+                if isinstance(call.func, ast.Name) and call.func.id == "finding":
+                    first = call.args[0]
+                    names = _names_in(first) if isinstance(first, ast.Constant) else _names_in(body)
+                    parts = SENTENCES if "Seen" in ast.unparse(body) else ("claim", "change", "wrong_if")
+                    _check(names, parts, {keyword.arg for keyword in call.keywords})
+    assert mentioned == set(WORDS)
+
+
+def _names_in(tree: ast.AST) -> set[str]:
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in WORDS}
+
+
+def _check(names: set[str], parts: tuple[str, ...], given: set[str]) -> None:
+    for name in names:
+        words = WORDS[name]
+        assert {"claim", "wrong_if"} <= words.keys(), name
+        sentences = (words[part] for part in parts if part in words and part not in given)
+        wanted = {key for sentence in sentences for key in placeholders(sentence)} - given
+        assert not wanted or (wanted == {"command"} and "command" in words), f"{name} lacks {wanted}"

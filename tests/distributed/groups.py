@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def start(size: int, jobs: dict[Path, dict[str, Any]], **options: Any) -> list[subprocess.Popen]:
@@ -19,13 +19,22 @@ def start(size: int, jobs: dict[Path, dict[str, Any]], **options: Any) -> list[s
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     listed = [{"run": str(run), "config": changes} for run, changes in jobs.items()]
-    words = [sys.executable, str(HERE / "worker.py"), json.dumps(listed), json.dumps(options)]
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    words = [sys.executable, "-m", "tests.distributed.worker", json.dumps(listed), json.dumps(options)]
+    shared = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(size),
+    }
     shared.pop("TORCHELASTIC_RUN_ID", None)
     if size == 1:
         return [subprocess.Popen(words, env=shared, stderr=subprocess.PIPE, text=True)]
     return [
-        subprocess.Popen(words, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            words, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
         for rank in range(size)
     ]
 

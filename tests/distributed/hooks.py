@@ -7,7 +7,7 @@ import time
 
 import torch
 
-import nanolens.train.step as step_module
+import nanolens.training.step as step_module
 from nanolens.training.distributed.ranks import Ranks
 
 _gather = step_module.gather_gradients

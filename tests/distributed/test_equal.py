@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from groups import trained
-from small import digests, evaluations_of, events_of, losses_of
 from torch import equal
 
-from nanolens.checkpoint import load
-from nanolens.record.layout import checkpoint_folder
+from nanolens.record import checkpoint_folder
+from nanolens.training.checkpoint import load
+from tests.distributed.groups import trained
+from tests.training.small import digests, evaluations_of, events_of, losses_of
 
 pytestmark = pytest.mark.heavy
 
@@ -27,14 +27,17 @@ ENGINES = ("ddp", "fsdp")
 
 ISSUE = ("gpt2", "modern")
 CASES = (
-    [(kind, 2, True) for kind in KINDS] + [(kind, 4, True) for kind in ISSUE] + [(kind, size, False) for kind in ISSUE for size in (2, 4)]
+    [(kind, 2, True) for kind in KINDS]
+    + [(kind, 4, True) for kind in ISSUE]
+    + [(kind, size, False) for kind in ISSUE for size in (2, 4)]
 )
 """(kind, ranks, in float64 for all its steps, or in float32 for ten)."""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each kind trained by one process, and by several with both engines; each group of processes does all of its runs."""
+    """Each kind trained by one process, and by several with both engines; each group of processes does all of its
+    runs."""
     base = tmp_path_factory.mktemp("equal")
     for is_float64 in (True, False):
         short = {} if is_float64 else {"max_iters": 10, "eval_interval": 5}
@@ -77,13 +80,22 @@ def test_losses_are_those_of_one_process(kind: str, size: int, is_float64: bool,
 
 @pytest.mark.timeout(300)
 def test_mixed_precision_and_dropout_train_with_both_engines(tmp_path: Path):
-    """Sixteen bits round differently in every order of summing, and what is dropped depends on the micro-batch: near, not equal."""
+    """Sixteen bits round differently in every order of summing, and what is dropped depends on the micro-batch: near,
+    not equal."""
     kinds = {
-        "bfloat16": COMMON | {"dtype": "bfloat16", "max_iters": 20}, "float16": COMMON | {"dtype": "float16", "max_iters": 20},
+        "bfloat16": COMMON | {"dtype": "bfloat16", "max_iters": 20},
+        "float16": COMMON | {"dtype": "float16", "max_iters": 20},
         "dropout": COMMON | {"dropout": 0.1, "max_iters": 20},
-    }  # fmt: skip
+    }
     trained(1, {tmp_path / name: changes for name, changes in kinds.items()})
-    trained(2, {tmp_path / f"{name}-{engine}": changes | {"engine": engine} for name, changes in kinds.items() for engine in ENGINES})
+    trained(
+        2,
+        {
+            tmp_path / f"{name}-{engine}": changes | {"engine": engine}
+            for name, changes in kinds.items()
+            for engine in ENGINES
+        },
+    )
     for name in kinds:
         for engine in ENGINES:
             alone, together = losses_of(tmp_path / name), losses_of(tmp_path / f"{name}-{engine}")
@@ -94,8 +106,12 @@ def test_mixed_precision_and_dropout_train_with_both_engines(tmp_path: Path):
 
 @pytest.mark.timeout(300)
 def test_a_checkpoint_loads_on_any_number_of_ranks_and_either_engine(tmp_path: Path):
-    """1 -> 2 -> 4 -> 1, with a change of engine. What is loaded and saved again, nothing done in between, keeps every bit."""
-    kinds = {kind: KINDS[kind] | {"eval_interval": 4, "keep_checkpoints": 20, "max_iters": 4, "lr_decay_iters": 16} for kind in ISSUE}
+    """1 -> 2 -> 4 -> 1, with a change of engine. What is loaded and saved again, nothing done in between, keeps every
+    bit."""
+    kinds = {
+        kind: KINDS[kind] | {"eval_interval": 4, "keep_checkpoints": 20, "max_iters": 4, "lr_decay_iters": 16}
+        for kind in ISSUE
+    }
     trained(1, {tmp_path / kind: config for kind, config in kinds.items()})
     last = 4
     for size, engine in ((2, "fsdp"), (4, "ddp"), (1, "ddp")):
@@ -106,7 +122,9 @@ def test_a_checkpoint_loads_on_any_number_of_ranks_and_either_engine(tmp_path: P
             jobs[tmp_path / kind] = config | {"engine": engine, "max_iters": last + 2}
         trained(size, jobs)
         for kind in kinds:
-            before, after = (load(checkpoint_folder(tmp_path / name, last)) for name in (kind, f"{kind}-copied-by-{size}"))
+            before, after = (
+                load(checkpoint_folder(tmp_path / name, last)) for name in (kind, f"{kind}-copied-by-{size}")
+            )
             assert before.model.keys() == after.model.keys()
             assert all(equal(before.model[name], after.model[name]) for name in before.model)
             assert digests(tmp_path / kind, last) == digests(tmp_path / f"{kind}-copied-by-{size}", last)
@@ -116,3 +134,16 @@ def test_a_checkpoint_loads_on_any_number_of_ranks_and_either_engine(tmp_path: P
         alone, parts = losses_of(tmp_path / f"{kind}-whole"), losses_of(tmp_path / kind)
         assert parts.keys() == alone.keys()
         assert all(parts[step][0] == pytest.approx(loss, abs=1e-5) for step, (loss, _) in alone.items())
+
+
+@pytest.mark.timeout(300)
+def test_a_sharded_model_writes_the_text_of_a_whole_one(tmp_path: Path):
+    """Small, where one token goes through in a few operations, and large, where products are taken in parts."""
+    short = {"sample_interval": 2, "sample_tokens": 8, "max_iters": 2, "eval_interval": 2}
+    kinds = {"small": COMMON | short, "large": COMMON | short | {"n_embd": 512, "n_layer": 1}}
+    trained(1, {tmp_path / name: changes for name, changes in kinds.items()})
+    trained(2, {tmp_path / f"{name}-fsdp": changes | {"engine": "fsdp"} for name, changes in kinds.items()})
+    for name in kinds:
+        alone, sharded = (sorted((tmp_path / run / "samples").iterdir()) for run in (name, f"{name}-fsdp"))
+        assert len(alone) == 2
+        assert [path.read_text() for path in alone] == [path.read_text() for path in sharded]

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from groups import ends, start, trained
-from small import digests, events_of, losses_of
 
 from nanolens.diagnosis import diagnose
 from nanolens.record.read import read_run
+from tests.distributed.groups import ends, start, trained
+from tests.training.small import digests, events_of, losses_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(200)]
 
@@ -60,7 +60,7 @@ def test_a_hang_ends_with_the_name_of_the_rank_and_the_call(engine: str, tmp_pat
         group[1].kill()
         group[1].communicate()
     assert group[0].returncode == 1
-    assert f"rank 1 (process {group[1].pid} on " in said and "it is alive, and busy with its own work" in said
+    assert f"rank 1 (process {group[1].pid} on " in said and "it is alive and busy with its own work" in said
     assert ("averaging the gradients" if engine == "ddp" else "gathering parameters") in said
     lost = [event for event in events_of(tmp_path / "run") if event["event"] == "ranks_lost"]
     assert lost[0]["ranks"] == [1] and lost[0]["step"] == 5 and lost[0]["waited_s"] >= 7
@@ -74,7 +74,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path):
     said = group[0].communicate(timeout=120)[1]
     group[1].communicate()
     assert group[0].returncode == 1
-    assert f"rank 1 (process {group[1].pid} on " in said and "is gone or cannot be reached" in said
+    assert f"rank 1 (process {group[1].pid} on " in said and "has died or cannot be reached" in said
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_saves(tmp_path: Path):

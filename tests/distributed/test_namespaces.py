@@ -1,4 +1,5 @@
-"""Two machines, as far as one can have them: network namespaces with addresses of their own and a cable between them."""
+"""Two machines, as far as one can have them: network namespaces with addresses of their own and a cable between
+them."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small import events_of
-from test_torchrun import ENVIRONMENT, make_data, ranks_of, wait_for_step, words
+
+from tests.distributed.test_torchrun import ENVIRONMENT, make_data, ranks_of, wait_for_step, words
+from tests.training.small import events_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
@@ -51,13 +53,25 @@ def ip(words: str) -> None:
 def start(number: int, folder: Path, arguments: list[str]) -> subprocess.Popen:
     """One of two machines: a working folder of its own, torchrun with a rendezvous at the first."""
     torchrun = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1", "--max-restarts=5", "--rdzv_backend=c10d",
-        f"--rdzv_endpoint={ADDRESSES[0]}:29511", "--rdzv_id=test", f"--local_addr={ADDRESSES[number]}",
-        "--rdzv_conf=is_host=" + ("1" if number == 0 else "0") + ",join_timeout=120,last_call_timeout=3", "-m", "nanolens",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc_per_node=1",
+        "--max-restarts=5",
+        "--rdzv_backend=c10d",
+        f"--rdzv_endpoint={ADDRESSES[0]}:29511",
+        "--rdzv_id=test",
+        f"--local_addr={ADDRESSES[number]}",
+        "--rdzv_conf=is_host=" + ("1" if number == 0 else "0") + ",join_timeout=120,last_call_timeout=3",
+        "-m",
+        "nanolens",
+    ]
     environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": ("ns-a", "ns-b")[number]}
     command = ["ip", "netns", "exec", NAMES[number], *torchrun, *arguments]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def both(tmp_path: Path, arguments: list[str]) -> tuple[list[subprocess.Popen], list[Path]]:

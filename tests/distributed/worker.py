@@ -1,4 +1,5 @@
-"""One rank of some small trainings, one after another: `python worker.py '[{"run": ..., "config": {...}}, ...]' '{"float64": true}'`.
+"""One rank of some small trainings, one after another: `python worker.py '[{"run": ..., "config": {...}}, ...]'
+'{"float64": true}'`.
 
 Each resumes where there is a run. The last one decides the exit code.
 """
@@ -11,22 +12,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
-
 import torch
-from small import SMALL, recorded, small_data
 
-from nanolens.record.layout import is_run
-from nanolens.training.distributed.group import join
-from nanolens.training.distributed.ranks import ALONE
+from nanolens.record import is_run
+from nanolens.training.distributed.group import DistributedRanks, join
+from nanolens.training.distributed.ranks import SINGLE_PROCESS
+from tests.training.small import SMALL, recorded, small_data
 
 if __name__ == "__main__":
     jobs, options = json.loads(sys.argv[1]), json.loads(sys.argv[2])
     if options.get("float64"):
         torch.set_default_dtype(torch.float64)
-    ranks = join() or ALONE
+    ranks = join() or SINGLE_PROCESS
     if hook := options.get("hook"):
-        import hooks
+        from tests.distributed import hooks
 
         getattr(hooks, hook)(ranks)
     for job in jobs:
@@ -40,5 +39,6 @@ if __name__ == "__main__":
             print(outcome.because, file=sys.stderr, flush=True)
     if outcome.is_rank_lost:
         os._exit(1)
-    ranks.end()
+    if isinstance(ranks, DistributedRanks):
+        ranks.end()
     sys.exit(128 + outcome.signal if outcome.signal else {"finished": 0, "stopped": 3, "failed": 1}[outcome.why])

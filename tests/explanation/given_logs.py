@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nanolens.facts.case import Case
-from nanolens.interop.logs import read_log
+from nanolens.logs import Given, read_log
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class GivenLog:
 
     @property
     def case(self) -> Case:
-        return Case(read_log(self.text, config=self.config, hardware=self.hardware))
+        return Case(read_log(self.text, Given(config=self.config, hardware=self.hardware)))
 
     def quote(self, line: int) -> str:
         lines = self.text.splitlines()
@@ -31,12 +31,26 @@ step 5000: train loss 0.6224, val loss 1.7044
 iter 5000: loss 0.8236, time 4446.83ms, mfu 9.99%
 """,
     {
-        "dataset": "shakespeare_char", "batch_size": 64, "block_size": 256, "gradient_accumulation_steps": 1, "n_layer": 6, "n_head": 6,
-        "n_embd": 384, "dropout": 0.2, "learning_rate": 1e-3, "max_iters": 5000, "lr_decay_iters": 5000, "min_lr": 1e-4, "beta2": 0.99,
-        "warmup_iters": 100, "eval_interval": 250, "eval_iters": 200, "log_interval": 10,
+        "dataset": "shakespeare_char",
+        "batch_size": 64,
+        "block_size": 256,
+        "gradient_accumulation_steps": 1,
+        "n_layer": 6,
+        "n_head": 6,
+        "n_embd": 384,
+        "dropout": 0.2,
+        "learning_rate": 1e-3,
+        "max_iters": 5000,
+        "lr_decay_iters": 5000,
+        "min_lr": 1e-4,
+        "beta2": 0.99,
+        "warmup_iters": 100,
+        "eval_interval": 250,
+        "eval_iters": 200,
+        "log_interval": 10,
     },
     "1x RTX 4070 Ti 12GB",
-)  # fmt: skip
+)
 
 FINEWEB = GivenLog(
     """\
@@ -45,13 +59,28 @@ iter 10000: loss 4.1096, time 3900.00ms, mfu 12.00%
 step 14500: train loss 3.6415, val loss 3.5696
 """,
     {
-        "dataset": "fineweb", "batch_size": 16, "gradient_accumulation_steps": 32, "block_size": 1024, "n_layer": 12, "n_head": 12,
-        "n_embd": 384, "vocab_size": 50304, "dropout": 0.1, "bias": False, "learning_rate": 1e-3, "min_lr": 1e-4, "max_iters": 20000,
-        "lr_decay_iters": 20000, "warmup_iters": 500, "beta2": 0.99, "weight_decay": 0.1, "eval_iters": 200,
+        "dataset": "fineweb",
+        "batch_size": 16,
+        "gradient_accumulation_steps": 32,
+        "block_size": 1024,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_embd": 384,
+        "vocab_size": 50304,
+        "dropout": 0.1,
+        "bias": False,
+        "learning_rate": 1e-3,
+        "min_lr": 1e-4,
+        "max_iters": 20000,
+        "lr_decay_iters": 20000,
+        "warmup_iters": 500,
+        "beta2": 0.99,
+        "weight_decay": 0.1,
+        "eval_iters": 200,
         "wandb_run_name": "125M-single-parquet-4070",
     },
     "1x RTX 4070 12GB",
-)  # fmt: skip
+)
 
 EVERY_500TH = GivenLog(
     """\

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanolens.analysis.explain import explain
 from nanolens.errors import UserError
+from nanolens.explanation import explain
+from nanolens.explanation.words import answer_of
 from nanolens.facts.case import Case
-from nanolens.interop.logs import read_log
-from nanolens.present import markdown, text
-from nanolens.present.document import explanation as as_data
+from nanolens.logs import Given, read_log
+from tests.explanation.given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 
 LOGS = st.sampled_from([SHAKESPEARE, FINEWEB, EVERY_500TH])
 NUMBERS = st.sampled_from(["nan", "inf", "-1", "0", "1e300", "99999999999999999999", "0.0000", "1.5"])
@@ -39,18 +38,20 @@ def mutated(draw: st.DrawFn) -> tuple[str, GivenLog]:
 def test_a_mutilated_log(case: tuple[str, GivenLog], with_config: bool) -> None:
     body, log = case
     try:
-        run = read_log(body.encode(), config=log.config if with_config else None, hardware=log.hardware if with_config else None)
+        run = read_log(body.encode(), Given(log.config, hardware=log.hardware) if with_config else None)
     except UserError:
         return
     lines = body.split("\n")
     explained = explain(Case(run), lambda line: lines[line - 1] if 0 < line <= len(lines) else "")
     for lang in ("en", "hi"):
-        assert text.explanation(explained, lang).strip()
-        assert markdown.explanation(explained, lang).strip()
-        assert as_data(explained, lang)["name"]
+        assert answer_of(explained).text(lang).strip()
+        assert answer_of(explained).markdown(lang).strip() and answer_of(explained).html(lang).strip()
+        assert answer_of(explained).data(lang)["name"]
 
 
-CONFIG_VALUES = st.one_of(st.integers(-1, 10**12), st.floats(allow_nan=True), st.text(max_size=8), st.booleans(), st.none())
+CONFIG_VALUES = st.one_of(
+    st.integers(-1, 10**12), st.floats(allow_nan=True), st.text(max_size=8), st.booleans(), st.none()
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,5 +64,5 @@ CONFIG_VALUES = st.one_of(st.integers(-1, 10**12), st.floats(allow_nan=True), st
     ),
 )
 def test_a_senseless_config(log: GivenLog, wrong: dict[str, object]) -> None:
-    run = read_log(log.text, config={**log.config, **wrong}, hardware=log.hardware)
-    assert text.explanation(explain(Case(run), log.quote))
+    run = read_log(log.text, Given(config={**log.config, **wrong}, hardware=log.hardware))
+    assert answer_of(explain(Case(run), log.quote)).text()

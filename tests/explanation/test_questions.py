@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 
-from nanolens.analysis.explain import explain
 from nanolens.diagnosis import diagnose
-from nanolens.present import text
+from nanolens.explanation import explain
+from nanolens.explanation.words import answer_of
+from tests.explanation.given_logs import EVERY_500TH, FINEWEB, SHAKESPEARE, GivenLog
 
 
 def answer(log: GivenLog, lang: str = "en") -> str:
     case = log.case
     codes = {finding.code for finding in diagnose(case.run).findings if finding.sureness != "possible"}
-    return " ".join(text.explanation(explain(case, log.quote, codes), lang, 100).split())
+    return " ".join(answer_of(explain(case, log.quote, codes)).text(lang).split())
 
 
 @pytest.mark.parametrize("lang", ["en", "hi"])
@@ -81,14 +81,15 @@ def test_why_did_the_loss_stop_falling(number: str, lang: str) -> None:
 def test_epochs_of_a_text_of_unknown_size_are_not_guessed() -> None:
     said = answer(FINEWEB)
     assert "--dataset_tokens=N" in said and "epochs of" not in said
-    assert "a loss per character cannot be set beside it" in said
-    assert "Val is 0.0719 below train: nothing is learned by heart here." in said
-    assert "Go on to step 20,000" in said and "Stop." not in said
+    assert "it cannot be compared with a loss per character" in said
+    assert "Val is 0.0719 below train: nothing has been memorised." in said
+    assert "Continue to step 20,000" in said and "Stop." not in said
 
 
 @pytest.mark.parametrize("lang", ["en", "hi"])
 @pytest.mark.parametrize(
-    "number", ["168-170 ms", "500 x 169 ms = 84.5 s", "5.7 s", "6.3%", "12543.00 ms", "5985.00 ms", "0.9 x 8.00% + 0.1 x 0.23%"]
+    "number",
+    ["168-170 ms", "500 x 169 ms = 84.5 s", "5.7 s", "6.3%", "12543.00 ms", "5985.00 ms", "0.9 x 8.00% + 0.1 x 0.23%"],
 )
 def test_why_is_every_500th_iteration_slow(number: str, lang: str) -> None:
     assert number in answer(EVERY_500TH, lang)
@@ -96,9 +97,9 @@ def test_why_is_every_500th_iteration_slow(number: str, lang: str) -> None:
 
 def test_a_slow_line_is_put_down_to_what_stands_before_it() -> None:
     said = answer(EVERY_500TH)
-    assert "the first iteration holds the first evaluation and the warming up" in said
-    assert said.count("the evaluation before it and the saving of the checkpoint") == 2
-    assert "The MFU here is a placeholder" in said
+    assert "the first iteration includes the first evaluation and one-off startup work" in said
+    assert said.count("the preceding evaluation and the saving of the checkpoint") == 2
+    assert "The MFU on this line is a placeholder" in said
     assert "Nothing needs fixing." in said
 
 

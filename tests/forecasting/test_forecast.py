@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 
 import numpy as np
 import pytest
 
-from nanolens.api.forecasting import step_named
 from nanolens.errors import UserError
-from nanolens.forecasting import Forecast, Refusal, forecast, rates_by, stretched
-from nanolens.forecasting.law import Progress, draws_of
-from nanolens.present.forecast import json_of, markdown_of, text_of
+from nanolens.forecasting import Forecast, Refusal, forecast, lr_curve, step_named, stretched
+from nanolens.forecasting.law import ScheduleProgress, draws_of
+from nanolens.forecasting.words import answer_of
+from nanolens.logs import Given, read_log
 from nanolens.show.words import say
-from nanolens.sizing import Schedule
+from nanolens.sizing.schedule import Schedule
 from tests.comparison.comparing import run_of
 
 STEPS = 2000
@@ -23,25 +21,42 @@ SCHEDULES = {
     "cosine": Schedule(learning_rate=1e-3, min_lr=1e-4, warmup_iters=100, decay_ends=STEPS),
     "linear": Schedule(learning_rate=1e-3, min_lr=1e-4, warmup_iters=100, decay_ends=STEPS, shape="linear"),
     "wsd": Schedule(learning_rate=1e-3, min_lr=1e-4, warmup_iters=100, decay_ends=STEPS, shape="wsd"),
-    "constant": Schedule(learning_rate=1e-3, min_lr=1e-3, warmup_iters=100, decay_ends=STEPS, shape="wsd", decay_frac=0.0),
+    "constant": Schedule(
+        learning_rate=1e-3, min_lr=1e-3, warmup_iters=100, decay_ends=STEPS, shape="wsd", decay_frac=0.0
+    ),
 }
 
 
 def lawful(schedule, seed=0, E=1.4, a=9.0, b=0.35, gain=0.3, noise=0.004, every=25, upto=STEPS):
     """Evaluations of a run that follows a law of the multi-power kind, with a delay of its own."""
-    rates = rates_by(schedule, STEPS)
-    progress = Progress(rates)
+    rates = lr_curve(schedule, STEPS)
+    progress = ScheduleProgress(rates)
     S, G = progress.added_up, progress.effect(0.08 * STEPS)
     rng = np.random.default_rng(seed)
-    return [(k, float(E + a * max(S[k], 1e-3) ** -b - gain * G[k] + rng.normal(0, noise))) for k in range(every, upto + 1, every)]
+    return [
+        (k, float(E + a * max(S[k], 1e-3) ** -b - gain * G[k] + rng.normal(0, noise)))
+        for k in range(every, upto + 1, every)
+    ]
 
 
 def cut_run(name, upto, seed=0, **changes):
     schedule = SCHEDULES[name]
     evals = [(k, v, v) for k, v in lawful(schedule, seed, **changes) if k <= upto]
-    return run_of(name, [(k, v, 0.1) for k, v, _ in evals], evals, learning_rate=schedule.learning_rate, min_lr=schedule.min_lr,
-                  warmup_iters=schedule.warmup_iters, lr_decay_iters=STEPS, max_iters=STEPS, schedule=schedule.shape, decay_frac=schedule.decay_frac,
-                  batch_size=16, block_size=64, gradient_accumulation_steps=1)  # fmt: skip
+    return run_of(
+        name,
+        [(k, v, 0.1) for k, v, _ in evals],
+        evals,
+        learning_rate=schedule.learning_rate,
+        min_lr=schedule.min_lr,
+        warmup_iters=schedule.warmup_iters,
+        lr_decay_iters=STEPS,
+        max_iters=STEPS,
+        schedule=schedule.shape,
+        decay_frac=schedule.decay_frac,
+        batch_size=16,
+        block_size=64,
+        gradient_accumulation_steps=1,
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -104,28 +119,50 @@ def test_the_band_begins_where_the_run_stands_and_widens():
 def test_questions_that_are_refused(run, at, code):
     found = forecast(run(), at)
     assert isinstance(found, Refusal) and found.code == code
+    assert say(found.because) and (found.instead is None or say(found.instead))
 
 
 def test_a_rising_loss_is_not_continued():
     rising = [(k, 0, 2.0 + 0.5 * math.exp(-k / 300) + max(0, k - 800) * 5e-4) for k in range(25, 1500, 25)]
-    run = run_of("x", evals=rising, learning_rate=1e-3, min_lr=1e-4, warmup_iters=50, lr_decay_iters=3000, max_iters=3000)
-    assert forecast(run).code == "rising"
+    run = run_of(
+        "x", evals=rising, learning_rate=1e-3, min_lr=1e-4, warmup_iters=50, lr_decay_iters=3000, max_iters=3000
+    )
+    assert forecast(run).code == "rising" and "above its minimum at step" in say(forecast(run).because)
 
 
 def test_losses_that_are_no_longer_finite_are_refused():
     rows = [(k, math.nan if k > 900 else 3.0, 0.1) for k in range(1, 1001)]
     run = cut_run("cosine", 1000)
-    broken = run_of("x", rows, [(int(s), v, v) for s, v in zip(run.evals.step, run.evals.val, strict=True)], learning_rate=1e-3, min_lr=1e-4, warmup_iters=100,
-                    lr_decay_iters=STEPS, max_iters=STEPS)  # fmt: skip
+    broken = run_of(
+        "x",
+        rows,
+        [(int(s), v, v) for s, v in zip(run.evals.step, run.evals.val, strict=True)],
+        learning_rate=1e-3,
+        min_lr=1e-4,
+        warmup_iters=100,
+        lr_decay_iters=STEPS,
+        max_iters=STEPS,
+    )
     assert forecast(broken).code == "not_finite"
 
 
 def test_many_epochs_with_a_growing_gap_are_refused():
     val = lawful(SCHEDULES["cosine"])
     evals = [(k, v - 0.1 - 0.0004 * k, v) for k, v in val if k <= 1000]
-    run = run_of("x", evals=evals, learning_rate=1e-3, min_lr=1e-4, warmup_iters=100, lr_decay_iters=STEPS, max_iters=STEPS, batch_size=16, block_size=64,
-                 gradient_accumulation_steps=1, dataset_tokens=200_000)  # fmt: skip
-    assert forecast(run).code == "overfitting"
+    run = run_of(
+        "x",
+        evals=evals,
+        learning_rate=1e-3,
+        min_lr=1e-4,
+        warmup_iters=100,
+        lr_decay_iters=STEPS,
+        max_iters=STEPS,
+        batch_size=16,
+        block_size=64,
+        gradient_accumulation_steps=1,
+        dataset_tokens=200_000,
+    )
+    assert forecast(run).code == "overfitting" and "will have been seen" in say(forecast(run).because)
 
 
 def bigram_run(level, lowest):
@@ -134,7 +171,16 @@ def bigram_run(level, lowest):
         (k, 0.0, max(level + 2.0 * math.exp(-k / 60), level) if k < 600 else level - (level - lowest) * (k - 600) / 400)
         for k in range(20, 1001, 20)
     ]
-    return run_of("x", evals=evals, learning_rate=1e-3, min_lr=1e-4, warmup_iters=50, lr_decay_iters=2000, max_iters=2000, bigram_nats=level)  # fmt: skip
+    return run_of(
+        "x",
+        evals=evals,
+        learning_rate=1e-3,
+        min_lr=1e-4,
+        warmup_iters=50,
+        lr_decay_iters=2000,
+        max_iters=2000,
+        bigram_nats=level,
+    )
 
 
 def test_nothing_is_foretold_from_the_bigram_level():
@@ -148,9 +194,16 @@ def test_nothing_is_foretold_from_the_bigram_level():
 
 def test_a_fall_through_the_bigram_level_is_not_foretold():
     evals = [(k, 0.0, 2.0 + 8.0 * k**-0.4) for k in range(20, 501, 20)]  # 2.67 at step 500, 2.38 at 2,000
-    known = {"learning_rate": 1e-3, "min_lr": 1e-3, "warmup_iters": 50, "lr_decay_iters": 1200, "max_iters": 1200, "schedule": "wsd"}
+    known = {
+        "learning_rate": 1e-3,
+        "min_lr": 1e-3,
+        "warmup_iters": 50,
+        "lr_decay_iters": 1200,
+        "max_iters": 1200,
+        "schedule": "wsd",
+    }
     refused = forecast(run_of("x", evals=evals, bigram_nats=2.5, **known))
-    assert isinstance(refused, Refusal) and refused.code == "bigram_level" and "still to pass" in say(refused.because)
+    assert isinstance(refused, Refusal) and refused.code == "bigram_level" and "has yet to pass" in say(refused.because)
     assert isinstance(forecast(run_of("x", evals=evals, bigram_nats=2.2, **known)), Forecast)
 
 
@@ -193,20 +246,20 @@ def test_a_longer_horizon_is_that_of_a_fresh_run():
 
 def test_the_effect_of_a_falling_rate_comes_with_its_delay():
     rates = np.concatenate([np.full(1000, 1.0), np.full(1000, 0.5)])
-    effect = Progress(rates).effect(100.0)
+    effect = ScheduleProgress(rates).effect(100.0)
     assert effect[1000] == 0.0
     assert effect[1001 + 200] == pytest.approx(0.5 * (1 - math.exp(-1)), abs=0.01)  # 200 updates at half the rate
     assert effect[-1] == pytest.approx(0.5, abs=0.01)
 
 
 def test_long_runs_do_not_overflow():
-    effect = Progress(rates_by(Schedule(learning_rate=1e-3, decay_ends=100_000), 100_000)).effect(3.0)
+    effect = ScheduleProgress(lr_curve(Schedule(learning_rate=1e-3, decay_ends=100_000), 100_000)).effect(3.0)
     assert np.isfinite(effect).all() and effect[-1] == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_curve_that_does_not_fall_has_no_law():
     steps = np.arange(100, 1100, 50)
-    progress = Progress(np.full(2000, 1e-3))
+    progress = ScheduleProgress(np.full(2000, 1e-3))
     assert draws_of(progress, progress, steps, np.linspace(1.0, 2.0, len(steps)), np.array([2000])) is None
 
 
@@ -229,31 +282,58 @@ def test_other_places_are_refused(text):
 def test_the_forms_of_an_answer_and_of_a_refusal():
     run = cut_run("cosine", 1000)
     found, refused = forecast(run), forecast(run, at=50_000)
-    text = text_of(found, run, io.StringIO())
-    assert "in 80 of 100 cases" in text and "\x1b" not in text
-    assert json.loads(json.dumps(json_of(found, run)))["forecast"]["coverage"] == 0.8
-    assert json_of(refused, run)["refused"]["code"] == "too_far" and "cannot be said" in text_of(refused, run, io.StringIO())
-    assert "**" in markdown_of(found, run)
+    text = answer_of(found, run).text()
+    assert "80% interval" in text and "\x1b" not in text
+    assert answer_of(found, run).data()["forecast"]["coverage"] == 0.8
+    assert answer_of(refused, run).data()["refused"]["code"] == "too_far"
+    assert "No forecast, because" in answer_of(refused, run).text()
+    assert "## Forecast" in answer_of(found, run).markdown()
 
 
 def test_a_long_run_with_many_evaluations_is_quick_and_small():
     schedule = Schedule(learning_rate=6e-4, min_lr=6e-5, warmup_iters=2000, decay_ends=600_000)
     evals = [(k, 0, 2.6 + 30 * k**-0.35) for k in range(500, 300_001, 500)]
-    run = run_of("x", evals=evals, learning_rate=6e-4, min_lr=6e-5, warmup_iters=2000, lr_decay_iters=600_000, max_iters=600_000)
+    run = run_of(
+        "x", evals=evals, learning_rate=6e-4, min_lr=6e-5, warmup_iters=2000, lr_decay_iters=600_000, max_iters=600_000
+    )
     found = forecast(run)
     assert found.points <= 96 and found.low < found.high
-    from nanolens.sizing import rate_of
+    from nanolens.sizing.schedule import lr_of
 
-    rates = rates_by(schedule, 600_000)
-    assert all(abs(rates[k] - rate_of(schedule, k)) < 1e-7 for k in range(0, 600_000, 7_919))
+    rates = lr_curve(schedule, 600_000)
+    assert all(abs(rates[k] - lr_of(schedule, k)) < 1e-7 for k in range(0, 600_000, 7_919))
 
 
 def test_a_published_run_of_another_size():
-    """llm.c's 124M run on FineWeb, 700 updates of warm-up and a cosine to zero: from a half and from three quarters of it, 3.272 at the end."""
-    published = ((1000, 4.317), (1250, 4.1296), (1500, 4.006), (1750, 3.9189), (2500, 3.7652), (5000, 3.5535), (7500, 3.4566), (10_000, 3.3924), (12_500, 3.3408),
-                 (15_000, 3.3003))  # fmt: skip
+    """llm.c's 124M run on FineWeb, 700 updates of warm-up and a cosine to zero: from a half and from three quarters of
+    it, 3.272 at the end."""
+    published = (
+        (1000, 4.317),
+        (1250, 4.1296),
+        (1500, 4.006),
+        (1750, 3.9189),
+        (2500, 3.7652),
+        (5000, 3.5535),
+        (7500, 3.4566),
+        (10_000, 3.3924),
+        (12_500, 3.3408),
+        (15_000, 3.3003),
+    )
     for upto in (10_000, 15_000):
-        run = run_of("llm.c", evals=[(k, v, v) for k, v in published if k <= upto], learning_rate=6e-4, min_lr=0.0, warmup_iters=700, lr_decay_iters=19_560,
-                     max_iters=19_560)  # fmt: skip
+        run = run_of(
+            "llm.c",
+            evals=[(k, v, v) for k, v in published if k <= upto],
+            learning_rate=6e-4,
+            min_lr=0.0,
+            warmup_iters=700,
+            lr_decay_iters=19_560,
+            max_iters=19_560,
+        )
         found = forecast(run)
         assert found.low <= 3.272 <= found.high and abs(found.loss - 3.272) < 0.04
+
+
+def test_one_evaluation_before_the_first_update_is_refused():
+    log = b"step 0: train loss 4.2, val loss 4.2\n"
+    known = {"learning_rate": 1e-3, "min_lr": 1e-4, "max_iters": 100, "lr_decay_iters": 100, "warmup_iters": 0}
+    assert isinstance(forecast(read_log(log, Given(config=known))), Refusal)

@@ -54,8 +54,10 @@ step 00012/05000 (0.24%) | loss: 7.012345 | lrm: 1.00 | dt: 511.02ms | tok/sec: 
 """
 
 AUTORESEARCH = (
-    "\rstep 00011 (0.1%) | loss: 8.112345 | lrm: 1.00 | dt: 313ms | tok/sec: 1,675,034 | mfu: 39.8% | epoch: 1 | remaining: 299s    "
-    "\rstep 00012 (0.2%) | loss: 8.012345 | lrm: 1.00 | dt: 312ms | tok/sec: 1,680,410 | mfu: 39.9% | epoch: 1 | remaining: 299s    "
+    "\rstep 00011 (0.1%) | loss: 8.112345 | lrm: 1.00 | dt: 313ms | tok/sec: 1,675,034 | mfu: 39.8% | epoch: 1 | "
+    "remaining: 299s    "
+    "\rstep 00012 (0.2%) | loss: 8.012345 | lrm: 1.00 | dt: 312ms | tok/sec: 1,680,410 | mfu: 39.9% | epoch: 1 | "
+    "remaining: 299s    "
     "\n---\nval_bpb:          0.997900\ntotal_seconds:    325.9\nnum_steps:        13\nnum_params_M:     50.3\n"
 )
 
@@ -272,15 +274,42 @@ MMENGINE = """\
 """
 
 EPOCH_TABLE = (
-    "Total time: 110:29:25\nepoch\ttrain_loss\tvalid_loss\taccuracy\n1\t2.760716\t2.756633\t0.442434\n2\t6.228361\t6.220452\t0.076458\n"
+    "Total time: "
+    "110:29:25\nepoch\ttrain_loss\tvalid_loss\taccuracy\n1\t2.760716\t2.756633\t0.442434\n2\t6.228361\t6.220452\t0.076458\n"
 )
 
 ALL = {
-    "nanogpt": NANOGPT, "llama2c": LLAMA2C, "nanolens": NANOLENS, "nanochat": NANOCHAT_2025, "nanochat 2026": NANOCHAT_2026,
-    "autoresearch": AUTORESEARCH, "llm.c": LLMC_CONSOLE, "llm.c main.log": LLMC_MAIN_LOG, "llm.c torch": LLMC_TORCH, "llm.c c": LLMC_C,
-    "modded-nanogpt": MODDED, "modded-nanogpt 2024": MODDED_2024, "build-nanogpt": BUILD_NANOGPT, "build-nanogpt log": BUILD_NANOGPT_LOG,
-    "litgpt": LITGPT, "torchtitan": TORCHTITAN, "hf-trainer": HF_TRAINER, "hf state": HF_STATE, "tqdm": LIGHTNING, "key-value": KEY_VALUE,
-    "plain": PLAIN_LINES, "jsonl": JSON_LINES, "csv": CSV, "wandb export": WANDB_EXPORT,
-    "litgpt 2023": LITGPT_2023, "brackets": BRACKETS, "of all": OF_ALL, "blocks": BLOCKS, "two lines": TWO_LINES, "epoch table": EPOCH_TABLE,
-    "fairseq": FAIRSEQ, "composer": COMPOSER, "mmengine": MMENGINE,
-}  # fmt: skip
+    "nanogpt": NANOGPT,
+    "llama2c": LLAMA2C,
+    "nanolens": NANOLENS,
+    "nanochat": NANOCHAT_2025,
+    "nanochat 2026": NANOCHAT_2026,
+    "autoresearch": AUTORESEARCH,
+    "llm.c": LLMC_CONSOLE,
+    "llm.c main.log": LLMC_MAIN_LOG,
+    "llm.c torch": LLMC_TORCH,
+    "llm.c c": LLMC_C,
+    "modded-nanogpt": MODDED,
+    "modded-nanogpt 2024": MODDED_2024,
+    "build-nanogpt": BUILD_NANOGPT,
+    "build-nanogpt log": BUILD_NANOGPT_LOG,
+    "litgpt": LITGPT,
+    "torchtitan": TORCHTITAN,
+    "hf-trainer": HF_TRAINER,
+    "hf state": HF_STATE,
+    "tqdm": LIGHTNING,
+    "key-value": KEY_VALUE,
+    "plain": PLAIN_LINES,
+    "jsonl": JSON_LINES,
+    "csv": CSV,
+    "wandb export": WANDB_EXPORT,
+    "litgpt 2023": LITGPT_2023,
+    "brackets": BRACKETS,
+    "of all": OF_ALL,
+    "blocks": BLOCKS,
+    "two lines": TWO_LINES,
+    "epoch table": EPOCH_TABLE,
+    "fairseq": FAIRSEQ,
+    "composer": COMPOSER,
+    "mmengine": MMENGINE,
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nanolens.interop.logs import read_log
+from nanolens.logs import read_log
 
 TRAIN, VAL = (3.0, 2.5, 2.1, 1.8), (3.1, 2.8, 2.7, 2.9)
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanolens.errors import UserError
-from nanolens.interop.logs import FORMATS, read_logs
-from nanolens.interop.logs.rows import NUMBER
+from nanolens.logs import FORMATS, Given, read_logs
+from nanolens.logs.rows import NUMBER
 from nanolens.logs.text import clean, decode
 from tests.logs import samples
 
@@ -21,9 +21,41 @@ LENIENT = settings(max_examples=60, deadline=None, suppress_health_check=list(He
 TEXTS = list(samples.ALL.values())
 SCALES = (1.0, 1e-3, 1e-2, math.log(2))  # as printed, milliseconds, per cent, bits (fairseq's losses)
 WORDS = (
-    "iter", "step", "loss", "val loss", "train loss", "nan", "inf", "-inf", "1e999", "%", "ms", "|", "\r", "\n", "\x1b[31m", "{", "}", "'", '"', ":", ",", "0",
-    "-1", "99999999999999999999", "# run B", "Traceback (most recent call last):", "[rank1]:", "> ", "\u00a0", "\ud800", "\x00", "٣", "²", "1_000",
-)  # fmt: skip
+    "iter",
+    "step",
+    "loss",
+    "val loss",
+    "train loss",
+    "nan",
+    "inf",
+    "-inf",
+    "1e999",
+    "%",
+    "ms",
+    "|",
+    "\r",
+    "\n",
+    "\x1b[31m",
+    "{",
+    "}",
+    "'",
+    '"',
+    ":",
+    ",",
+    "0",
+    "-1",
+    "99999999999999999999",
+    "# run B",
+    "Traceback (most recent call last):",
+    "[rank1]:",
+    "> ",
+    "\u00a0",
+    "\ud800",
+    "\x00",
+    "٣",
+    "²",
+    "1_000",
+)
 
 
 def read(source: str | bytes, **more):
@@ -37,14 +69,16 @@ def read(source: str | bytes, **more):
 def numbers_in(text: str) -> np.ndarray:
     """Every number that the text holds, as any part of a run of digits may be one."""
     found = [float(match[0].replace(",", "")) for match in re.finditer(NUMBER, text)]
-    return np.unique(np.array([number * scale for number in found for scale in SCALES if np.isfinite(number)] or [np.nan]))
+    return np.unique(
+        np.array([number * scale for number in found for scale in SCALES if np.isfinite(number)] or [np.nan])
+    )
 
 
 def assert_numbers_come_from(text: str, runs) -> None:
     held = numbers_in(text)
     for run in runs:
         for rows, names in (
-            (run.steps, ("loss", "rate", "grad_norm", "tokens_per_s", "mfu_frac")),
+            (run.steps, ("loss", "lr", "grad_norm", "tokens_per_s", "mfu_frac")),
             (run.evals, ("train", "val", "val_bits_per_byte")),
         ):
             for name in names:
@@ -72,7 +106,9 @@ def test_any_bytes(raw):
 
 @LENIENT
 @given(
-    st.lists(st.sampled_from(WORDS) | st.text(max_size=6) | st.floats().map(str) | st.integers().map(str), max_size=120),
+    st.lists(
+        st.sampled_from(WORDS) | st.text(max_size=6) | st.floats().map(str) | st.integers().map(str), max_size=120
+    ),
     st.sampled_from(["", " "]),
 )
 def test_any_mixture_of_the_words_of_logs(words, between):
@@ -106,14 +142,34 @@ def test_any_two_formats_mixed_and_read_as_any(one, other, seed, name):
 @LENIENT
 @given(
     st.dictionaries(
-        st.text(max_size=12) | st.sampled_from(["lr", "n_layer", "params", "dataset", "init", "init_from", "hardware", "depth", "devices", "grad_accum_steps"]),
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.lists(st.integers(), max_size=3) | st.dictionaries(st.text(), st.integers()),
+        st.text(max_size=12)
+        | st.sampled_from(
+            [
+                "lr",
+                "n_layer",
+                "params",
+                "dataset",
+                "init",
+                "init_from",
+                "hardware",
+                "depth",
+                "devices",
+                "grad_accum_steps",
+            ]
+        ),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text(max_size=20)
+        | st.lists(st.integers(), max_size=3)
+        | st.dictionaries(st.text(), st.integers()),
         max_size=8,
     ),
     st.text(max_size=30),
-)  # fmt: skip
+)
 def test_any_config_and_hardware(config, hardware):
-    assert read(samples.NANOGPT, config=config, hardware=hardware, comments=[hardware], given=dict(config))
+    assert read(samples.NANOGPT, given=Given(config, comments=[hardware], hardware=hardware, facts=dict(config)))
 
 
 @pytest.mark.parametrize("name", samples.ALL)
@@ -144,7 +200,9 @@ def mutated(text: str, chance: random.Random, times: int) -> str:
                 chance.shuffle(lines)
                 text = "".join(lines)
             case 6:
-                text = re.sub(r"\d", lambda digit: str(chance.randrange(10)) if chance.random() < 0.1 else digit[0], text)
+                text = re.sub(
+                    r"\d", lambda digit: str(chance.randrange(10)) if chance.random() < 0.1 else digit[0], text
+                )
             case 7:
                 text = "".join("> " + line for line in text.splitlines(keepends=True))
         text = text[:20_000] or "x"

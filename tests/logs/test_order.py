@@ -1,21 +1,28 @@
-"""Redraws, ranks, copies, cut rows, crashed attempts, resumes, several runs in one text: understood or counted, never guessed."""
+"""Redraws, ranks, copies, cut rows, crashed attempts, resumes, several runs in one text: understood or counted, never
+guessed."""
 
 from __future__ import annotations
 
 import pytest
 
 from nanolens.errors import UserError
-from nanolens.interop.logs import LogReader, read_log, read_logs
+from nanolens.logs import Given, read_log, read_logs
+from nanolens.logs.reader import LogReader
 from nanolens.logs.text import clean, decode
 from tests.logs import samples
 
 
 def iters(first: int, last: int, by: int = 10, loss: float = 3.0) -> str:
-    return "".join(f"iter {k}: loss {loss + k / 10000:.4f}, time 30.0{k % 7}ms, mfu 10.00%\n" for k in range(first, last + 1, by))
+    return "".join(
+        f"iter {k}: loss {loss + k / 10000:.4f}, time 30.0{k % 7}ms, mfu 10.00%\n" for k in range(first, last + 1, by)
+    )
 
 
 def test_redraws_of_one_line_are_one_row():
-    text = "iter 10: loss 2.5000, ti\riter 10: loss 2.5000, time 30.00ms, mfu 10.00%\riter 10: loss 2.5000, time 30.00ms, mfu 10.00%\n"
+    text = (
+        "iter 10: loss 2.5000, ti\riter 10: loss 2.5000, time 30.00ms, mfu 10.00%\riter 10: loss 2.5000, time "
+        "30.00ms, mfu 10.00%\n"
+    )
     run = read_log(text)
     assert run.steps.step.tolist() == [11] and run.steps.took_s[0] == pytest.approx(0.03)
     assert run.reading.duplicates == 2
@@ -54,7 +61,9 @@ def test_a_piece_that_was_pasted_twice_counts_once():
 @pytest.mark.parametrize("prefix", ["[rank{r}]: ", "[Rank {r}] ", "rank={r} ", "[default{r}]:"])
 def test_of_several_ranks_the_lowest_speaks(prefix):
     text = "".join(
-        f"{prefix.format(r=r)}iter {k}: loss {3 + r / 10:.4f}, time 30.00ms, mfu 10.00%\n" for k in range(0, 50, 10) for r in (1, 0, 2)
+        f"{prefix.format(r=r)}iter {k}: loss {3 + r / 10:.4f}, time 30.00ms, mfu 10.00%\n"
+        for k in range(0, 50, 10)
+        for r in (1, 0, 2)
     )
     run = read_log(text)
     assert run.steps.printed.tolist() == [0, 10, 20, 30, 40] and set(run.steps.loss) == {3.0}
@@ -62,7 +71,9 @@ def test_of_several_ranks_the_lowest_speaks(prefix):
 
 
 def test_ranks_that_do_not_say_their_number_are_still_one_run():
-    text = "".join(f"iter {k}: loss {3 + r / 10:.4f}, time 30.00ms, mfu 10.00%\n" for k in range(0, 90, 10) for r in range(2))
+    text = "".join(
+        f"iter {k}: loss {3 + r / 10:.4f}, time 30.00ms, mfu 10.00%\n" for k in range(0, 90, 10) for r in range(2)
+    )
     run = read_log(text)
     assert len(run.steps) == 9 and set(run.steps.loss) == {3.0} and run.reading.ranks == 2
 
@@ -80,7 +91,11 @@ def test_a_crashed_attempt_gives_way_to_the_one_after_it():
 
 
 def test_a_resumed_run_keeps_what_came_before_its_checkpoint():
-    text = iters(0, 80, loss=3.0) + "Resuming training from out\nstep 50: train loss 3.1000, val loss 3.2000\n" + iters(50, 90, loss=4.0)
+    text = (
+        iters(0, 80, loss=3.0)
+        + "Resuming training from out\nstep 50: train loss 3.1000, val loss 3.2000\n"
+        + iters(50, 90, loss=4.0)
+    )
     run = read_log(text)
     assert run.steps.printed.tolist() == list(range(0, 91, 10))
     assert (run.steps.loss[run.steps.printed < 50] < 4).all() and (run.steps.loss[run.steps.printed >= 50] >= 4).all()
@@ -100,12 +115,17 @@ def test_two_whole_runs_in_one_text_are_two_runs():
 
 
 def test_a_run_that_came_to_its_end_is_not_an_attempt_of_the_next():
-    runs = read_logs(iters(0, 200) + iters(0, 500, loss=4.0), given={"max_iters": 200})
+    runs = read_logs(iters(0, 200) + iters(0, 500, loss=4.0), Given(facts={"max_iters": 200}))
     assert len(runs) == 2
 
 
 def test_settings_that_differ_between_them_make_two_runs():
-    text = "Overriding: learning_rate = 0.001\n" + iters(0, 200) + "Overriding: learning_rate = 0.01\n" + iters(0, 500, loss=4.0)
+    text = (
+        "Overriding: learning_rate = 0.001\n"
+        + iters(0, 200)
+        + "Overriding: learning_rate = 0.01\n"
+        + iters(0, 500, loss=4.0)
+    )
     runs = read_logs(text)
     assert [run.get("learning_rate") for run in runs] == [0.001, 0.01]
 
@@ -117,14 +137,15 @@ def test_headings_name_the_runs_and_speak_for_them():
         + "      60.5 real        1.0 user        0.5 sys\n# run B (n_embd 768, lr 3e-4)\n"
         + iters(100, 150)
     )
-    first, second = read_logs(
-        text, config={"A": {"batch_size": 16}, "B": {"batch_size": 8}, "n_layer": 12}, hardware="A: a laptop; B: 1x RTX 4070"
-    )
+    config = {"A": {"batch_size": 16}, "B": {"batch_size": 8}, "n_layer": 12}
+    first, second = read_logs(text, Given(config, hardware="A: a laptop; B: 1x RTX 4070"))
     assert first.name == "A: --compile=False, float32" and second.name == "B (n_embd 768, lr 3e-4)"
     assert first.get("compile") is False and first.get("dtype") == "float32" and first.get("wall_s") == 60.5
     assert second.get("n_embd") == 768 and second.get("learning_rate") == 3e-4 and second.get("wall_s") is None
     assert first.get("batch_size") == 16 and second.get("batch_size") == 8 and first.get("n_layer") == 12
-    assert first.get("hardware") == "a laptop" and second.get("hardware") == "1x RTX 4070" and second.get("devices") == 1
+    assert (
+        first.get("hardware") == "a laptop" and second.get("hardware") == "1x RTX 4070" and second.get("devices") == 1
+    )
 
 
 def test_the_run_that_got_furthest_stands_for_a_log_of_several():
@@ -184,13 +205,13 @@ def test_lines_are_those_of_the_file():
 
 
 def test_a_text_without_a_row_says_what_was_looked_for():
-    with pytest.raises(UserError, match="no row") as nothing:
+    with pytest.raises(UserError, match="no training rows found") as nothing:
         read_log("Dear Sir,\nnothing of that kind.\n")
     assert "nanogpt" in str(nothing.value.faults[0].fix)
 
 
 def test_an_empty_text_is_a_run_of_which_only_the_config_is_known():
-    run = read_log("", config={"n_layer": 48, "learning_rate": "default 6e-4"})
+    run = read_log("", Given({"n_layer": 48, "learning_rate": "default 6e-4"}))
     assert len(run.steps) == 0 and run.get("n_layer") == 48 and run.get("learning_rate") == 6e-4
 
 
@@ -206,7 +227,7 @@ def test_reading_a_log_as_it_grows_comes_to_the_same(tmp_path):
         assert grown.steps.step.tolist() == whole.steps.step.tolist(), name
         assert grown.evals.step.tolist() == whole.evals.step.tolist(), name
         assert grown.steps.line.tolist() == whole.steps.line.tolist(), name
-        assert grown.words == whole.words, name
+        assert grown.conventions == whole.conventions, name
 
 
 def test_a_path_is_read_as_a_file(tmp_path):
@@ -215,7 +236,7 @@ def test_a_path_is_read_as_a_file(tmp_path):
     assert read_log(path).name == "my run" and len(read_log(str(path)).steps) == 4
     with pytest.raises(UserError, match="cannot be read"):
         read_log(tmp_path / "nowhere.log")
-    with pytest.raises(UserError, match="neither a run nor a log"):
+    with pytest.raises(UserError, match="neither a run nor a recognised log"):
         read_log(tmp_path)
 
 
@@ -238,7 +259,12 @@ def test_what_the_attempt_before_said_of_a_step_is_kept_with_the_resume():
 )
 def test_a_resume_stands_where_its_words_stand(words):
     row = "{{'loss': {}, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.{}}}\n"
-    text = "".join(row.format(2 - k / 10, k) for k in range(1, 5)) + words + "\n" + "".join(row.format(3 - k / 10, k) for k in range(5, 9))
+    text = (
+        "".join(row.format(2 - k / 10, k) for k in range(1, 5))
+        + words
+        + "\n"
+        + "".join(row.format(3 - k / 10, k) for k in range(5, 9))
+    )
     [mark] = [mark for mark in read_log(text).marks if mark.kind == "resume"]
     assert mark.step == 4
 

@@ -16,7 +16,7 @@ import pytest
 
 from nanolens.errors import UserError
 from nanolens.logs import watch
-from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, STOP_FILE
+from nanolens.record import EVENTS_FILE, OUTPUT_FILE, PID_FILE, STOP_FILE
 from nanolens.record.read import read_run
 
 TRAINER = """
@@ -50,7 +50,11 @@ def test_what_it_prints_is_echoed_unchanged_and_becomes_a_run(trainer):
     folder = Path("runs/train_it-1")
     assert (folder / OUTPUT_FILE).read_bytes() == plain
     run = read_run(folder)
-    assert run.words.trainer == "nanogpt" and run.words.time == "with_eval" and run.words.updates_before_printed == 1
+    assert (
+        run.conventions.trainer == "nanogpt"
+        and run.conventions.time == "with_eval"
+        and run.conventions.updates_before_printed == 1
+    )
     assert run.steps.step.tolist() == list(range(1, 31)) and run.steps.printed.tolist() == list(range(30))
     assert run.steps.not_finite[25] == 1.0 and run.steps.not_finite.sum() == 1.0
     assert run.evals.step.tolist() == [0, 10, 20] and run.evals.val[1] == pytest.approx(4.0)
@@ -62,12 +66,14 @@ def test_what_it_prints_is_echoed_unchanged_and_becomes_a_run(trainer):
 
 
 def test_the_log_itself_and_the_recorded_run_say_the_same(trainer):
-    from nanolens.interop.logs import read_log
+    from nanolens.logs import read_log
 
     watch.watch_command([*trainer, "30", "0"], echo=io.BytesIO())
     recorded, log = read_run(Path("runs/train_it-1")), read_log(Path("runs/train_it-1") / OUTPUT_FILE)
     for name in ("step", "loss", "took_s", "mfu_frac", "printed"):
-        assert getattr(recorded.steps, name).tolist() == pytest.approx(getattr(log.steps, name).tolist(), nan_ok=True), name
+        assert getattr(recorded.steps, name).tolist() == pytest.approx(
+            getattr(log.steps, name).tolist(), nan_ok=True
+        ), name
     assert recorded.evals.val.tolist() == log.evals.val.tolist()
 
 
@@ -99,7 +105,11 @@ def test_a_program_that_is_not_python_is_not_kept_back_either(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     echo = io.BytesIO()
     script = 'for k in 0 1 2 3; do echo "iter $k: loss 3.5000, time 1.00ms, mfu 1.00%"; sleep 0.3; done'
-    command = ["perl", "-e", 'for $k (0..3) { print "iter $k: loss 3.5000, time 1.00ms, mfu 1.00%\\n"; select(undef, undef, undef, 0.4) }']
+    command = [
+        "perl",
+        "-e",
+        'for $k (0..3) { print "iter $k: loss 3.5000, time 1.00ms, mfu 1.00%\\n"; select(undef, undef, undef, 0.4) }',
+    ]
     if subprocess.run(["which", "perl"], capture_output=True).returncode:
         command = ["sh", "-c", script]
     watching = threading.Thread(target=lambda: watch.watch_command(command, echo=echo), daemon=True)
@@ -115,7 +125,9 @@ def test_a_program_that_is_not_python_is_not_kept_back_either(tmp_path, monkeypa
 def test_its_failure_is_recorded_and_its_exit_code_passed_on(trainer):
     assert watch.watch_command([*trainer, "3", "0", "boom"], echo=io.BytesIO()) == 1
     run = read_run(Path("runs/train_it-1"))
-    assert run.get("state") == "failed" and any(mark.kind == "error" and mark.text == "RuntimeError: boom" for mark in run.marks)
+    assert run.get("state") == "failed" and any(
+        mark.kind == "error" and mark.text == "RuntimeError: boom" for mark in run.marks
+    )
     assert "boom" in run.marks[-1].text
 
 
@@ -144,7 +156,9 @@ def test_signals_reach_the_program_once_and_the_record_is_closed(trainer, number
     )
     program = "import sys; from nanolens.logs.watch import watch_command; sys.exit(watch_command(sys.argv[1:]))"
     child = subprocess.Popen(
-        [sys.executable, "-c", program, sys.executable, "patient.py", str(int(number))], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", program, sys.executable, "patient.py", str(int(number))],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     assert child.stdout is not None and b"iter 0" in child.stdout.readline()
     child.send_signal(number)
@@ -158,7 +172,9 @@ def test_signals_reach_the_program_once_and_the_record_is_closed(trainer, number
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_request_to_stop_reaches_the_program(trainer, tmp_path):
     codes = []
-    watching = threading.Thread(target=lambda: codes.append(watch.watch_command([*trainer, "400", "0.05"], echo=io.BytesIO())), daemon=True)
+    watching = threading.Thread(
+        target=lambda: codes.append(watch.watch_command([*trainer, "400", "0.05"], echo=io.BytesIO())), daemon=True
+    )
     watching.start()
     folder = Path("runs/train_it-1")
     deadline = time.time() + 20
@@ -181,16 +197,22 @@ def test_a_restart_inside_the_program_replaces_what_it_repeats(tmp_path, monkeyp
     )
     watch.watch_command([sys.executable, "again.py"], echo=io.BytesIO())
     run = read_run(Path("runs/again-1"))
-    assert run.steps.printed.tolist() == list(range(40)) and (run.steps.loss[20:] < 3).all() and (run.steps.loss[:20] >= 3).all()
+    assert (
+        run.steps.printed.tolist() == list(range(40))
+        and (run.steps.loss[20:] < 3).all()
+        and (run.steps.loss[:20] >= 3).all()
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        (["python", "train.py", "config/x.py"], "train-1"), (["torchrun", "--nproc_per_node=2", "train_gpt.py"], "train_gpt-1"),
-        (["./train_gpt2cu", "-i", "x"], "train_gpt2cu-1"), (["python", "-m", "scripts.base_train"], "python-1"),
+        (["python", "train.py", "config/x.py"], "train-1"),
+        (["torchrun", "--nproc_per_node=2", "train_gpt.py"], "train_gpt-1"),
+        (["./train_gpt2cu", "-i", "x"], "train_gpt2cu-1"),
+        (["python", "-m", "scripts.base_train"], "python-1"),
     ],
-)  # fmt: skip
+)
 def test_a_run_is_named_after_what_it_runs(command, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert watch.free_folder(command).name == name
+    assert watch.folder_for(command).name == name

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nanolens.train import tuning
-from nanolens.train.tuning import Tuner, room_bytes
+from nanolens.measure import timed
+from nanolens.measure.timed import Tuner, room_bytes
 from nanolens.training.machine import Machine
 from tests.training.small import but, small_data
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "TRIAL_S", 0.01)
-    monkeypatch.setattr(tuning, "SLOWER_SIZES", 100)  # a busy machine must not end the search here
+    monkeypatch.setattr(timed, "TRIAL_S", 0.01)
+    monkeypatch.setattr(timed, "SLOWER_SIZES", 100)  # a busy machine must not end the search here
 
 
 class Growing:
@@ -45,32 +45,32 @@ def tuner_of(monkeypatch: pytest.MonkeyPatch, **changes: object) -> tuple[Tuner,
 
 def test_every_size_is_measured_and_the_fastest_are_measured_again(monkeypatch):
     tuner, _ = tuner_of(monkeypatch)
-    probes = list(tuner.probes([1, 2, 4, 8, 16]))
-    first = [probe for probe in probes if not probe.is_again]
-    assert [(probe.size, probe.accumulation) for probe in first] == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1)]
-    assert all(probe.update_s > 0 and not probe.skipped for probe in first)
-    assert len([probe for probe in probes if probe.is_again]) == tuning.CONTENDERS
+    trials = list(tuner.trials([1, 2, 4, 8, 16]))
+    first = [trial for trial in trials if not trial.is_again]
+    assert [(trial.size, trial.accumulation) for trial in first] == [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1)]
+    assert all(trial.update_s > 0 and not trial.skipped for trial in first)
+    assert len([trial for trial in trials if trial.is_again]) == timed.CONTENDERS
 
 
 def test_a_size_that_would_not_fit_is_told_of_and_never_run(monkeypatch):
     tuner, ran = tuner_of(monkeypatch)
-    probes = [probe for probe in tuner.probes([1, 2, 4, 8, 16], limit_bytes=60e6) if not probe.is_again]
-    assert [probe.skipped for probe in probes] == ["", "", "", "memory", "memory"]
+    trials = [trial for trial in tuner.trials([1, 2, 4, 8, 16], limit_bytes=60e6) if not trial.is_again]
+    assert [trial.skipped for trial in trials] == ["", "", "", "memory", "memory"]
     assert max(ran) == 4
     # 1 + 10 * 8 MB, and some doubt on top
-    assert 81e6 <= probes[3].memory_bytes <= 100e6
+    assert 81e6 <= trials[3].memory_bytes <= 100e6
 
 
 def test_a_model_that_does_not_fit_at_all_is_not_run_once(monkeypatch):
     tuner, ran = tuner_of(monkeypatch)
-    assert {probe.skipped for probe in tuner.probes([1, 2, 4], limit_bytes=1e6)} == {"memory"}
+    assert {trial.skipped for trial in tuner.trials([1, 2, 4], limit_bytes=1e6)} == {"memory"}
     assert ran == []
 
 
 def test_a_size_that_would_take_too_long_is_not_tried(monkeypatch):
     tuner, _ = tuner_of(monkeypatch)
-    monkeypatch.setattr(tuning, "LONGEST_UPDATE_S", 0.0)
-    assert [probe.skipped for probe in tuner.probes([1, 2, 4]) if not probe.is_again] == ["", "time", "time"]
+    monkeypatch.setattr(timed, "LONGEST_TRIED_UPDATE_S", 0.0)
+    assert [trial.skipped for trial in tuner.trials([1, 2, 4]) if not trial.is_again] == ["", "time", "time"]
 
 
 def test_the_room_is_less_than_what_is_free():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nanolens.config.fields import Config
-from nanolens.model import build, lean
+from nanolens.model import build, kernels
 from nanolens.model.loss import WithLoss, logits_of
 
 TINY = Config(n_layer=2, n_head=2, n_embd=32, block_size=16)
@@ -18,15 +18,30 @@ DRAWN = {
     False: {
         "embedding.weight": ([-0.019293179735541344, -0.013278290629386902, -0.015634335577487946], 0.4254296850731407),
         "position.weight": ([0.0081426240503788, -0.0066926139406859875, -0.007750981952995062], 0.7438137045828626),
-        "blocks.1.attention.qkv.weight": ([-0.01956467516720295, 0.0005108461482450366, -0.004933149088174105], 1.1634677171596195),
-        "blocks.1.attention.out.weight": ([0.01345543097704649, -0.008762632496654987, -0.0025895866565406322], -0.1644296056801977),
-        "blocks.1.mlp.up.weight": ([0.01639561355113983, -0.0009298144723288715, 0.04219910502433777], -0.7294971337314564),
-        "blocks.1.mlp.down.weight": ([0.005028842948377132, 0.0018903625896200538, 0.010044721886515617], -0.14750743070396766),
+        "blocks.1.attention.qkv.weight": (
+            [-0.01956467516720295, 0.0005108461482450366, -0.004933149088174105],
+            1.1634677171596195,
+        ),
+        "blocks.1.attention.out.weight": (
+            [0.01345543097704649, -0.008762632496654987, -0.0025895866565406322],
+            -0.1644296056801977,
+        ),
+        "blocks.1.mlp.up.weight": (
+            [0.01639561355113983, -0.0009298144723288715, 0.04219910502433777],
+            -0.7294971337314564,
+        ),
+        "blocks.1.mlp.down.weight": (
+            [0.005028842948377132, 0.0018903625896200538, 0.010044721886515617],
+            -0.14750743070396766,
+        ),
     },
     True: {
         "embedding.weight": ([-0.03536343574523926, -0.01890105940401554, 0.014413625001907349], 0.1783196347532794),
         "position.weight": ([-0.011826187372207642, 0.017217561602592468, 0.031325142830610275], 0.0005677875951732858),
-        "blocks.1.mlp.down.weight": ([0.0004412748967297375, -0.0025760193821042776, -0.007950998842716217], 0.21961227582107767),
+        "blocks.1.mlp.down.weight": (
+            [0.0004412748967297375, -0.0025760193821042776, -0.007950998842716217],
+            0.21961227582107767,
+        ),
     },
 }
 
@@ -71,7 +86,9 @@ def test_logits_are_those_of_attention_written_out(bias: bool):
 
     def norm(x, name):
         centred = x - x.mean(-1, keepdim=True)
-        return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * p[f"{name}.weight"] + (p[f"{name}.bias"] if bias else 0)
+        return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * p[f"{name}.weight"] + (
+            p[f"{name}.bias"] if bias else 0
+        )
 
     x = p["embedding.weight"][idx] + p["position.weight"][:11]
     future = torch.ones(11, 11).triu(1).bool()
@@ -100,7 +117,9 @@ def test_dropout_drops_in_training_only():
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_keeping_less_for_the_backward_pass_changes_no_bit(bias: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+def test_keeping_less_for_the_backward_pass_changes_no_bit(
+    bias: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
     torch.manual_seed(0)
     model = build(Config(n_layer=2, n_head=2, n_embd=32, block_size=16, bias=bias, dropout=0.1), 17)
     for parameter in model.parameters():
@@ -108,7 +127,7 @@ def test_keeping_less_for_the_backward_pass_changes_no_bit(bias: bool, dtype: to
     x, y = torch.randint(17, (2, 4, 16))
     found = []
     for lean_from in (1 << 40, 1):
-        monkeypatch.setattr(lean, "LEAN_FROM", lean_from)
+        monkeypatch.setattr(kernels, "LEAN_FROM", lean_from)
         model.zero_grad(set_to_none=True)
         torch.manual_seed(1)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -131,23 +150,26 @@ def test_less_is_kept_for_the_backward_pass():
             return tensor
 
         weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-        lean.LEAN_FROM, before = (1 if is_lean else 1 << 40), lean.LEAN_FROM
+        kernels.LEAN_FROM, before = (1 if is_lean else 1 << 40), kernels.LEAN_FROM
         try:
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 hidden = model.hidden(torch.randint(17, (8, 64)))
             assert hidden.requires_grad
         finally:
-            lean.LEAN_FROM = before
+            kernels.LEAN_FROM = before
         held[is_lean] = sum(size for place, size in kept.items() if place not in weights)
     assert held[True] < 0.7 * held[False]
 
 
 @pytest.mark.parametrize("lean_from", [1 << 40, 1])
 def test_the_activation_is_the_one_that_is_asked_for(lean_from: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lean, "LEAN_FROM", lean_from)
+    monkeypatch.setattr(kernels, "LEAN_FROM", lean_from)
     linear, x = torch.nn.Linear(8, 3).double(), torch.randn(5, 8, dtype=torch.double, requires_grad=True)
     for kind in ("none", "tanh"):
         expected = torch.autograd.grad(linear(torch.nn.functional.gelu(x, approximate=kind)).sum(), x)[0]
-        assert torch.allclose(torch.autograd.grad(lean.gelu_linear(linear, x, kind).sum(), x)[0], expected)
+        assert torch.allclose(torch.autograd.grad(kernels.gelu_linear(linear, x, kind).sum(), x)[0], expected)
     shape = Config(n_layer=1, n_head=1, n_embd=4, block_size=4)
-    assert [build(dataclasses.replace(shape, gelu=word), 5).blocks[0].mlp.gelu for word in ("exact", "tanh")] == ["none", "tanh"]
+    assert [build(dataclasses.replace(shape, gelu=word), 5).blocks[0].mlp.gelu for word in ("exact", "tanh")] == [
+        "none",
+        "tanh",
+    ]

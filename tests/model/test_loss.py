@@ -42,7 +42,9 @@ def test_the_reported_loss_is_plain_however_the_objective_is_smoothed():
     assert smooth.plain.item() == sharp.plain.item() == sharp.objective.item()
 
 
-@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="this torch has no chunked loss of its own to compare with")
+@pytest.mark.skipif(
+    not hasattr(F, "linear_cross_entropy"), reason="this torch has no chunked loss of its own to compare with"
+)
 def test_chunked_equals_torchs_own():
     torch.manual_seed(0)
     hidden, weight, targets = torch.randn(200, 32), torch.randn(77, 32), torch.randint(77, (200,))

@@ -1,4 +1,5 @@
-"""The modern architecture: causal, cached equals uncached, counted as torch counts it, and NanoChat's where it promises to be."""
+"""The modern architecture: causal, cached equals uncached, counted as torch counts it, and NanoChat's where it promises
+to be."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nanolens.config.fields import Config
 from nanolens.errors import UserError
-from nanolens.model.cache import Cache
+from nanolens.model.kernels import Cache
 from nanolens.model.modern import Modern, NgramTables
 
 TINY = {"arch": "modern", "n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 12, "ngram_rows": 64}
@@ -60,7 +61,7 @@ def test_no_position_sees_what_comes_after_it(changes):
 @pytest.mark.parametrize("pieces", [(12,), (1,) * 12, (5, 1, 1, 1, 4), (1, 11)])
 def test_reading_piece_by_piece_with_a_cache_gives_the_same_hidden_states(changes, pieces):
     model, x = randomised(tiny(**changes)), ids(2, 12)
-    cache = Cache(2, 2, 2, 12, 8, device=x.device, dtype=torch.float32)
+    cache = Cache(Config(**TINY), 2, device=x.device, dtype=torch.float32)
     seen = []
     for piece in x.split(pieces, dim=1):
         seen.append(model.hidden(piece, cache))
@@ -70,7 +71,12 @@ def test_reading_piece_by_piece_with_a_cache_gives_the_same_hidden_states(change
 
 def test_a_shift_sees_the_token_before_and_the_tables_as_far_as_their_order():
     """The embedding itself reaches back one token with the shift, order - 1 with the tables, and no further."""
-    for changes, reach in (({"ngram_rows": 0}, 1), ({"token_shift": False}, 2), ({"token_shift": False, "ngram_order": 5}, 4), (PLAIN, 0)):
+    for changes, reach in (
+        ({"ngram_rows": 0}, 1),
+        ({"token_shift": False}, 2),
+        ({"token_shift": False, "ngram_order": 5}, 4),
+        (PLAIN, 0),
+    ):
         model, x = randomised(tiny(**changes)), ids(1, 12)
         other = x.clone()
         other[0, 4] = (other[0, 4] + 1) % VOCAB
@@ -87,12 +93,17 @@ def test_different_pairs_get_different_rows_where_the_table_has_room():
     assert len(set(rows.tolist())) > 0.95 * len(pairs)
 
 
-@pytest.mark.parametrize("changes", [{}, PLAIN, {"n_layer": 3, "n_embd": 24, "n_head": 3, "ngram_rows": 10}, {"ngram_order": 5}])
+@pytest.mark.parametrize(
+    "changes", [{}, PLAIN, {"n_layer": 3, "n_embd": 24, "n_head": 3, "ngram_rows": 10}, {"ngram_order": 5}]
+)
 def test_parameters_are_the_ones_of_the_formula(changes):
     config = Config(**{**TINY, **changes})
     d = config.n_embd
     expected = (
-        2 * VOCAB * d + 12 * config.n_layer * d * d + (d if config.token_shift else 0) + (config.ngram_order - 1) * config.ngram_rows * d
+        2 * VOCAB * d
+        + 12 * config.n_layer * d * d
+        + (d if config.token_shift else 0)
+        + (config.ngram_order - 1) * config.ngram_rows * d
     )
     assert sum(p.numel() for p in Modern(config, VOCAB).parameters()) == expected
 
@@ -103,7 +114,8 @@ def test_training_flops_are_the_ones_torch_counts():
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(x).sum().backward()
     d, L, T = config.n_embd, config.n_layer, config.block_size
-    # The first block's qkv has no lookup to send a gradient through only if nothing below it is trained; here the embedding is.
+    # The first block's qkv has no lookup to send a gradient through only if nothing below it is trained; here the
+    # embedding is.
     assert counter.get_total_flops() == x.numel() * (6 * (12 * L * d * d + VOCAB * d) + 12 * L * d * T)
 
 
@@ -139,7 +151,9 @@ def test_bfloat16_autocast_runs_and_agrees_roughly():
 
 
 def test_without_shift_and_tables_it_is_the_nanochat_of_transformers():
-    transformers = pytest.importorskip("transformers", reason="compares with transformers' own NanoChat, which is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="compares with transformers' own NanoChat, which is not installed"
+    )
     ours = randomised(tiny(**PLAIN))
     theirs = transformers.NanoChatForCausalLM(
         transformers.NanoChatConfig(
@@ -159,7 +173,11 @@ def test_without_shift_and_tables_it_is_the_nanochat_of_transformers():
         q, k, v = block.attention.qkv.weight.chunk(3)
         q, k = halves(q), halves(k)
         at = f"model.layers.{number}"
-        names |= {f"{at}.self_attn.q_proj.weight": q, f"{at}.self_attn.k_proj.weight": k, f"{at}.self_attn.v_proj.weight": v}
+        names |= {
+            f"{at}.self_attn.q_proj.weight": q,
+            f"{at}.self_attn.k_proj.weight": k,
+            f"{at}.self_attn.v_proj.weight": v,
+        }
         names |= {f"{at}.self_attn.o_proj.weight": block.attention.out.weight}
         names |= {f"{at}.mlp.fc1.weight": block.mlp.up.weight, f"{at}.mlp.fc2.weight": block.mlp.down.weight}
     theirs.load_state_dict(names, strict=True)
@@ -168,7 +186,8 @@ def test_without_shift_and_tables_it_is_the_nanochat_of_transformers():
 
 
 def halves(weight: torch.Tensor) -> torch.Tensor:
-    """Our heads turn channels 0 and 1, 2 and 3, ...; theirs 0 and h / 2, 1 and h / 2 + 1, ...: the same heads in another order."""
+    """Our heads turn channels 0 and 1, 2 and 3, ...; theirs 0 and h / 2, 1 and h / 2 + 1, ...: the same heads in
+    another order."""
     return weight.view(2, 4, 2, 16).transpose(1, 2).reshape(16, 16)
 
 

@@ -40,7 +40,9 @@ def test_forward_alone_is_enough_to_learn_and_to_write(tmp_path: Path):
     assert generate(model, CONFIG, torch.tensor([[0]]), 12, seed=1)[0].tolist() == [i % 5 for i in range(13)]
 
 
-@pytest.mark.parametrize(("text", "word"), [("x = 1", "class Model"), ("Model = 3", "class Model"), (None, "no model file")])
+@pytest.mark.parametrize(
+    ("text", "word"), [("x = 1", "class Model"), ("Model = 3", "class Model"), (None, "no model file")]
+)
 def test_a_file_without_a_model_is_one_clear_message(text: str | None, word: str, tmp_path: Path):
     path = tmp_path / "mine.py"
     if text is not None:

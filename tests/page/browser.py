@@ -17,8 +17,14 @@ from urllib.parse import urlsplit
 import pytest
 
 ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run", "--disable-quic",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+]
 
 
 def chromium() -> str:
@@ -54,9 +60,14 @@ class Watched:
         self.page = page
         self.errors: list[str] = []
         self.hosts: set[str] = set()
-        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname or urlsplit(request.url).scheme))
+        page.on(
+            "request", lambda request: self.hosts.add(urlsplit(request.url).hostname or urlsplit(request.url).scheme)
+        )
 
     def assert_clean(self, hosts: set[str]) -> None:
         assert self.errors == []

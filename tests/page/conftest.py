@@ -20,13 +20,20 @@ class Door:
 
     client: object
     guard: object
-    shelf: object
+    store: object
 
     def get(self, path: str, **headers: str):
-        return self.client.get(path, headers={"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", **headers})
+        return self.client.get(
+            path, headers={"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", **headers}
+        )
 
     def post(self, path: str, body: str | bytes, **headers: str):
-        usual = {"host": "127.0.0.1:7860", "cookie": f"{self.guard.cookie}={TOKEN}", "origin": "http://127.0.0.1:7860", "x-nanolens": "1"}
+        usual = {
+            "host": "127.0.0.1:7860",
+            "cookie": f"{self.guard.cookie}={TOKEN}",
+            "origin": "http://127.0.0.1:7860",
+            "x-nanolens": "1",
+        }
         return self.client.post(path, content=body, headers={**usual, **headers})
 
     def id_of(self, name: str) -> str:
@@ -38,20 +45,20 @@ def open_door() -> Iterator[Callable[[Path], Door]]:
     from starlette.testclient import TestClient
 
     from nanolens.page.runs import Runs
-    from nanolens.present.dashboard.app import build_app
+    from nanolens.page.server import build_app
 
     opened = []
 
     def make(root: Path) -> Door:
-        shelf = Runs(root)
-        guard = build_app(shelf, TOKEN, "en", shelf.report)
+        store = Runs(root)
+        guard = build_app(store, TOKEN, "en")
         client = TestClient(guard, raise_server_exceptions=False, base_url="http://127.0.0.1:7860")
-        opened.append(shelf)
-        return Door(client, guard, shelf)
+        opened.append(store)
+        return Door(client, guard, store)
 
     yield make
-    for shelf in opened:
-        shelf.close()
+    for store in opened:
+        store.close()
 
 
 @pytest.fixture
@@ -61,5 +68,5 @@ def door(tmp_path: Path, open_door: Callable[[Path], Door]) -> Door:
     return open_door(tmp_path / "runs")
 
 
-def words_in(text: str) -> str:
+def conventions_in(text: str) -> str:
     return re.sub(r"\s+", " ", text)

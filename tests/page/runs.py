@@ -12,10 +12,26 @@ from nanolens.record.write import Recorder, write_run_file
 
 STARTED_AT_S = 1_700_000_000.0
 CONFIG = {
-    "dataset": "shakespeare_char", "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12, "gradient_accumulation_steps": 1,
-    "max_iters": 400, "lr_decay_iters": 400, "learning_rate": 1e-3, "min_lr": 1e-4, "warmup_iters": 20, "eval_interval": 50, "eval_iters": 20,
-    "grad_clip": 1.0, "device": "cpu", "dtype": "float32", "arch": "gpt2", "seed": 1,
-}  # fmt: skip
+    "dataset": "shakespeare_char",
+    "n_layer": 4,
+    "n_head": 4,
+    "n_embd": 128,
+    "block_size": 64,
+    "batch_size": 12,
+    "gradient_accumulation_steps": 1,
+    "max_iters": 400,
+    "lr_decay_iters": 400,
+    "learning_rate": 1e-3,
+    "min_lr": 1e-4,
+    "warmup_iters": 20,
+    "eval_interval": 50,
+    "eval_iters": 20,
+    "grad_clip": 1.0,
+    "device": "cpu",
+    "dtype": "float32",
+    "arch": "gpt2",
+    "seed": 1,
+}
 
 
 def write_run(
@@ -32,12 +48,27 @@ def write_run(
     noise = random.Random(seed)
     settings = {**CONFIG, "seed": seed, **config}
     about = {
-        "format": 1, "name": folder.name, "created_at_s": STARTED_AT_S, "config": settings, "came_from": {}, "preset": "",
-        "data": {"fingerprint": "d", "tokenizer_fingerprint": "t", "facts": {"train_tokens": 1_003_854, "val_tokens": 111_540}},
-        "machine": {"hardware": "a CPU", "device": "cpu", "dtype": "float32", "peak_flops": 1e11, "peak_origin": "measured"},
+        "format": 1,
+        "name": folder.name,
+        "created_at_s": STARTED_AT_S,
+        "config": settings,
+        "came_from": {},
+        "preset": "",
+        "data": {
+            "fingerprint": "d",
+            "tokenizer_fingerprint": "t",
+            "facts": {"train_tokens": 1_003_854, "val_tokens": 111_540},
+        },
+        "machine": {
+            "hardware": "a CPU",
+            "device": "cpu",
+            "dtype": "float32",
+            "peak_flops": 1e11,
+            "peak_origin": "measured",
+        },
         "versions": {"nanolens": "0", "torch": "2"},
         "sizes": {"vocab_size": 65, "parameters_total": 804096, "flops_per_token": 5e6, "tokens_per_update": 768},
-    }  # fmt: skip
+    }
     folder.mkdir(parents=True, exist_ok=True)
     write_run_file(folder, about)
     record = Recorder(folder)
@@ -51,9 +82,17 @@ def write_run(
                 losses = [level + noise.gauss(0, 0.02) for _ in range(4)]
                 record(
                     e.Evaluated(
-                        step=k, split=split, loss=sum(losses) / 4, standard_error=0.01, batch_losses=losses, batches="b", tokens=3072, took_s=0.2, at_s=now_s,
+                        step=k,
+                        split=split,
+                        loss=sum(losses) / 4,
+                        standard_error=0.01,
+                        batch_losses=losses,
+                        batches="b",
+                        tokens=3072,
+                        took_s=0.2,
+                        at_s=now_s,
                     )
-                )  # fmt: skip
+                )
             record(e.CheckpointSaved(step=k, bytes=10, stall_s=0.02, at_s=now_s))
             record(e.SampleWritten(step=k, text=f"{sample} ({k})", took_s=0.1, at_s=now_s))
         if k < steps:
@@ -61,10 +100,18 @@ def write_run(
             is_bad = nan_from is not None and k + 1 >= nan_from
             record(
                 e.StepTaken(
-                    step=k + 1, loss="nan" if is_bad else level + noise.gauss(0, 0.05), rate=1e-3, grad_norm="nan" if is_bad else 0.5 + noise.random(),
-                    clipped=k % 3 == 0, tokens=768, took_s=0.02, data_s=0.001, memory_bytes=300_000_000, at_s=now_s,
+                    step=k + 1,
+                    loss="nan" if is_bad else level + noise.gauss(0, 0.05),
+                    lr=1e-3,
+                    grad_norm="nan" if is_bad else 0.5 + noise.random(),
+                    clipped=k % 3 == 0,
+                    tokens=768,
+                    took_s=0.02,
+                    data_s=0.001,
+                    memory_bytes=300_000_000,
+                    at_s=now_s,
                 )
-            )  # fmt: skip
+            )
     if ends:
         record(
             e.RunEnded(
@@ -88,7 +135,8 @@ NANOGPT_LOG = "\n".join(
             if k % 250 == 0
             else []
         ),
-        f"iter {k}: loss {1.25 + 3 * math.exp(-k / 300) + 0.02 * math.sin(k):.4f}, time {33.2 + (400 if k % 250 == 0 else 0):.2f}ms, mfu 11.07%",
+        f"iter {k}: loss {1.25 + 3 * math.exp(-k / 300) + 0.02 * math.sin(k):.4f}, time "
+        f"{33.2 + (400 if k % 250 == 0 else 0):.2f}ms, mfu 11.07%",
     )
 )
 

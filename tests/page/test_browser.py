@@ -47,7 +47,9 @@ def url(root: Path) -> Iterator[str]:
 
 @pytest.fixture
 def watched(browser) -> Iterator[Watched]:
-    context = browser.new_context(viewport={"width": 1400, "height": 950}, permissions=["clipboard-read", "clipboard-write"])
+    context = browser.new_context(
+        viewport={"width": 1400, "height": 950}, permissions=["clipboard-read", "clipboard-write"]
+    )
     watched = Watched(context.new_page())
     yield watched
     watched.assert_clean(HERE)
@@ -90,7 +92,10 @@ def test_runs_are_overlaid_with_a_verdict_in_words(page) -> None:
     for name in ("one", "two"):
         page.check(f"[data-run={name}] input")
     page.wait_for_selector(".tray table")
-    until(page, lambda: "learning_rate" in page.inner_text(".tray table") or "learning rate" in page.inner_text(".tray table"))
+    until(
+        page,
+        lambda: "learning_rate" in page.inner_text(".tray table") or "learning rate" in page.inner_text(".tray table"),
+    )
     page.click(".tray a.main")
     drawn(page)
     page.wait_for_selector("p.verdict")
@@ -116,12 +121,15 @@ def test_zoom_pan_and_crosshair_go_through_all_charts(page) -> None:
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 62, steps=6)
     page.mouse.up()
     until(page, lambda: 1150 < x_range(page)[0] < 1250 and 1450 < x_range(page)[1] < 1550)
-    until(page, lambda: x_range(page, "rate") == pytest.approx(x_range(page)))
+    until(page, lambda: x_range(page, "lr") == pytest.approx(x_range(page)))
     points = """() => document.querySelector('[data-chart=loss] .plot').data.reduce((most, trace) => (trace.x.length > most.x.length ? trace : most))
         .x.filter(x => x > 1210 && x < 1440).length"""
     until(page, lambda: page.evaluate(points) == 229)  # each step of the stretch, not a thinned one
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 80)
-    until(page, lambda: page.inner_text("[data-chart=rate] .item .value") == "0.001" and page.is_visible("[data-chart=rate] .hair"))
+    until(
+        page,
+        lambda: page.inner_text("[data-chart=lr] .item .value") == "0.001" and page.is_visible("[data-chart=lr] .hair"),
+    )
     until(page, lambda: "step 1,3" in page.inner_text(".where"))
     page.keyboard.press("0")
     until(page, lambda: x_range(page)[1] == pytest.approx(3000))
@@ -156,7 +164,10 @@ def test_a_change_is_copied(page) -> None:
     if finding.get_attribute("open") is None:
         finding.locator("summary").click()
     finding.locator(".copy").first.click()
-    until(page, lambda: page.evaluate("navigator.clipboard.readText()") == finding.locator(".command code").first.inner_text())
+    until(
+        page,
+        lambda: page.evaluate("navigator.clipboard.readText()") == finding.locator(".command code").first.inner_text(),
+    )
 
 
 def test_a_dropped_log_gets_the_same_view(page, root: Path) -> None:
@@ -180,8 +191,9 @@ def test_hindi_and_dark_and_back(page) -> None:
     page.click("[data-act=lang-hi]")
     # The old page stays on screen until the new words have arrived, so ask for the words themselves.
     page.wait_for_function(
-        """() => [".findings", ".bar"].every(
-            where => (document.querySelector(where)?.innerText.match(/[\\u0900-\\u097f]/g) ?? []).length > 30)"""
+        """() => [[".findings", 30], [".bar", 10]].every(
+            ([where, letters]) =>
+                (document.querySelector(where)?.innerText.match(/[\\u0900-\\u097f]/g) ?? []).length > letters)"""
     )
     drawn(page)
     assert page.evaluate("document.documentElement.lang") == "hi"
@@ -275,7 +287,9 @@ def test_numbers_look_the_same_in_the_page_and_in_the_terminal(page) -> None:
     ]
     pairs = [(value, kind) for kind in kinds for value in values]
     seen = page.evaluate(
-        "async pairs => { const { show } = await import('/page/words.js'); return pairs.map(([value, kind]) => show(value, kind)); }", pairs
+        "async pairs => "
+        "{ const { show } = await import('/page/words.js'); return pairs.map(([value, kind]) => show(value, kind)); }",
+        pairs,
     )
     wrong = [
         (value, kind, here, there)
@@ -287,7 +301,11 @@ def test_numbers_look_the_same_in_the_page_and_in_the_terminal(page) -> None:
 
 def test_a_report_opens_from_disk_and_asks_nobody(browser, root: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    subprocess.run([sys.executable, "-m", "nanolens", "report", str(root / "sick"), "-o", str(out)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "nanolens", "report", str(root / "sick"), "-o", str(out)],
+        check=True,
+        capture_output=True,
+    )
     context = browser.new_context(viewport={"width": 1400, "height": 950}, offline=True)
     watched = Watched(context.new_page())
     page = watched.page
@@ -307,7 +325,11 @@ def test_a_report_opens_from_disk_and_asks_nobody(browser, root: Path, tmp_path:
 def test_no_hostile_text_runs_in_the_browser(browser, tmp_path: Path) -> None:
     for i, text in enumerate(SCRIPTS):
         write_run(
-            tmp_path / "runs" / f"{i} {text}".replace("/", "∕").replace("\x00", "␀"), steps=60, sample=text, dataset=text, nan_from=50
+            tmp_path / "runs" / f"{i} {text}".replace("/", "∕").replace("\x00", "␀"),
+            steps=60,
+            sample=text,
+            dataset=text,
+            nan_from=50,
         )
     log = NANOGPT_LOG + "\n" + "\n".join(SCRIPTS)
     with server_over(tmp_path / "runs") as url:
@@ -323,7 +345,9 @@ def test_no_hostile_text_runs_in_the_browser(browser, tmp_path: Path) -> None:
             page.wait_for_selector(".finding")
             page.wait_for_selector(".samples pre")
             assert page.evaluate("window.hacked") is None
-        page.evaluate("hash => { location.hash = hash }", "#/compare/" + ",".join(link.rpartition("/")[2] for link in links[:10]))
+        page.evaluate(
+            "hash => { location.hash = hash }", "#/compare/" + ",".join(link.rpartition("/")[2] for link in links[:10])
+        )
         page.wait_for_selector(".findings.verdict h2")
         page.click("[data-act=log]")
         page.fill("dialog textarea", log)
@@ -335,16 +359,41 @@ def test_no_hostile_text_runs_in_the_browser(browser, tmp_path: Path) -> None:
 
 
 TINY = [
-    "--dataset=pydocs", "--arch=gpt2", "--n_layer=2", "--n_head=2", "--n_embd=64", "--block_size=64", "--batch_size=16", "--gradient_accumulation_steps=1",
-    "--eval_interval=40", "--eval_iters=2", "--device=cpu", "--compile=False", "--threads=1", "--sample_tokens=20", "--warmup_iters=10",
-]  # fmt: skip
+    "--dataset=pydocs",
+    "--arch=gpt2",
+    "--n_layer=2",
+    "--n_head=2",
+    "--n_embd=64",
+    "--block_size=64",
+    "--batch_size=16",
+    "--gradient_accumulation_steps=1",
+    "--eval_interval=40",
+    "--eval_iters=2",
+    "--device=cpu",
+    "--compile=False",
+    "--threads=1",
+    "--sample_tokens=20",
+    "--warmup_iters=10",
+]
 
 
 def test_a_step_is_on_the_page_within_two_seconds_and_then_the_model_writes(browser, tmp_path: Path) -> None:
     """A real training, watched; afterwards its model is tried."""
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-m", "nanolens", "train", *TINY, "--max_iters=100000", "--lr_decay_iters=100000", "--out_dir=runs/live"]
-    with server_over(tmp_path / "runs") as url, subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as training:
+    command = [
+        sys.executable,
+        "-m",
+        "nanolens",
+        "train",
+        *TINY,
+        "--max_iters=100000",
+        "--lr_decay_iters=100000",
+        "--out_dir=runs/live",
+    ]
+    with (
+        server_over(tmp_path / "runs") as url,
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as training,
+    ):
         try:
             context = browser.new_context(viewport={"width": 1400, "height": 950})
             watched = Watched(context.new_page())
@@ -376,7 +425,9 @@ def test_a_step_is_on_the_page_within_two_seconds_and_then_the_model_writes(brow
 
 def _seconds_until_shown(page, events: Path) -> float:
     """From the writing of the newest step to its being on the page."""
-    steps = [json.loads(line) for line in events.read_text().splitlines() if '"step_taken"' in line and line.endswith("}")]
+    steps = [
+        json.loads(line) for line in events.read_text().splitlines() if '"step_taken"' in line and line.endswith("}")
+    ]
     newest = steps[-1]
     page.wait_for_function(
         "step => Number(document.querySelector('.progress[aria-valuenow]')?.getAttribute('aria-valuenow')) >= step",

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanolens.present.dashboard.decimate import chosen, mean_of_last
+from nanolens.page.series import chosen, mean_of_last
 
 
 @given(st.integers(2, 6000), st.integers(10, 60), st.integers(0, 2**31), st.booleans())

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from nanolens.present.dashboard.app import read_assets, read_plotly, styled_marks
-from nanolens.present.dashboard.strings import STRINGS
-from nanolens.present.report import EXPORT, IMPORT, joined
+from nanolens.page.report import EXPORT, IMPORT, joined, read_assets, read_plotly, styled_marks
+from nanolens.page.view import page_strings
 
 ASSETS = {name: body.decode() for name, body in read_assets().items()}
+STRINGS = page_strings()
 SCRIPTS = {name: text for name, text in ASSETS.items() if name.endswith(".js")}
 FORBIDDEN = (
     "innerHTML",
@@ -43,7 +43,9 @@ def test_no_inline_script_and_no_address_of_another_host(name: str) -> None:
 def test_every_sentence_that_a_script_asks_for_is_there_and_none_is_idle() -> None:
     asked, open_ended = set(), set()
     for text in SCRIPTS.values():
-        asked |= set(re.findall(r"\bt\(\"([\w.]+)\"", text)) | set(re.findall(r"[\[,?(:] ?\"([a-z_]+\.[a-z_.]+)\"", text)) & set(STRINGS)
+        asked |= set(re.findall(r"\bt\(\"([\w.]+)\"", text)) | set(
+            re.findall(r"[\[,?(:] ?\"([a-z_]+\.[a-z_.]+)\"", text)
+        ) & set(STRINGS)
         open_ended |= set(re.findall(r"\bt\(`([a-z_]+\.)\$\{", text))
     assert asked - set(STRINGS) == set()
     idle = {key for key in STRINGS if key not in asked and not any(key.startswith(start) for start in open_ended)}
@@ -54,9 +56,9 @@ def test_every_module_that_is_imported_is_there_and_exports_what_is_taken() -> N
     for name, text in SCRIPTS.items():
         for names, module in re.findall(r"^import \{ ([^}]*) \} from \"\./([\w.]+)\";$", text, re.MULTILINE):
             for wanted in names.split(", "):
-                assert re.search(rf"^export (?:async )?(?:function|const|class) {wanted}\b", SCRIPTS[module], re.MULTILINE), (
-                    f"{name}: {wanted} of {module}"
-                )
+                assert re.search(
+                    rf"^export (?:async )?(?:function|const|class) {wanted}\b", SCRIPTS[module], re.MULTILINE
+                ), f"{name}: {wanted} of {module}"
 
 
 def test_the_page_fetches_its_modules_at_once() -> None:

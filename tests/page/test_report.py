@@ -13,13 +13,20 @@ from nanolens.record.read import read_run
 from tests.page.runs import NANOGPT_LOG, write_run
 
 
-def test_a_report_is_one_file_whose_policy_allows_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_one_file_whose_policy_allows_no_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path / "runs" / "one")
     out = tmp_path / "one.html"
     assert main(["report", str(tmp_path / "runs" / "one"), "-o", str(out)]) == 0
     text = out.read_text(encoding="utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
-    assert policy is not None and "default-src 'none'" in policy[1] and "connect-src" not in policy[1] and "unsafe" not in policy[1]
+    assert (
+        policy is not None
+        and "default-src 'none'" in policy[1]
+        and "connect-src" not in policy[1]
+        and "unsafe" not in policy[1]
+    )
     page = text.partition("<script>")[0]  # what is before Plotly
     assert not re.search(r"\bsrc=|\bhref=|@import|url\(", page)
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
@@ -48,7 +55,9 @@ def test_a_picture_of_one_run_and_of_several(tmp_path: Path, ending: str) -> Non
         assert start.startswith(b"\x89PNG") or b"<svg" in out.read_bytes()[:2000]
 
 
-def test_a_picture_needs_a_name_and_an_axis_that_the_run_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_picture_needs_a_name_and_an_axis_that_the_run_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib")
     log = tmp_path / "train.log"
     log.write_text("\n".join(f"iter {k}: loss {4 - k / 100:.4f}" for k in range(100)))
@@ -60,7 +69,7 @@ def test_a_picture_needs_a_name_and_an_axis_that_the_run_tells(tmp_path: Path, c
 
 def test_a_notebook_gets_a_card_without_a_script_and_with_names_as_text(tmp_path: Path) -> None:
     from nanolens.diagnosis import diagnose
-    from nanolens.present.report_card import notebook_html
+    from nanolens.page.report import notebook_html
 
     run = read_run(write_run(tmp_path / "<script>alert(1)<∕script>", nan_from=300))
     card = notebook_html(run, diagnose(run).findings)

@@ -13,7 +13,7 @@ from tests.page.runs import NANOGPT_LOG, write_run
 
 
 def test_the_list_tells_state_loss_speed_and_findings(door) -> None:
-    while door.shelf.catch_up():
+    while door.store.catch_up():
         pass
     rows = {row["name"]: row for row in door.get("/api/runs").json()["runs"]}
     assert set(rows) == {"one", "two"}
@@ -22,7 +22,7 @@ def test_the_list_tells_state_loss_speed_and_findings(door) -> None:
     assert one["tokens_per_s"] == pytest.approx(768 / 0.02)
     assert one["mfu"] == pytest.approx(768 * 5e6 / 0.02 / 1e11)
     assert one["findings"] >= 1 and 20 < len(one["spark"]) < 120
-    assert one["best_val"] == pytest.approx(np.nanmin(read_run(door.shelf.root / "one").evals.val))
+    assert one["best_val"] == pytest.approx(np.nanmin(read_run(door.store.root / "one").evals.val))
 
 
 def test_before_a_run_is_read_its_last_words_are_shown(door) -> None:
@@ -109,7 +109,7 @@ def test_a_text_without_a_training_is_refused_with_a_remedy(door) -> None:
 
 
 def test_a_log_that_is_too_large_is_not_taken(door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nanolens.present.dashboard.app.LARGEST_LOG", 1000)
+    monkeypatch.setattr("nanolens.page.server.LARGEST_LOG", 1000)
     assert door.post("/api/log", NANOGPT_LOG).status_code == 400
 
 
@@ -125,19 +125,27 @@ def test_a_run_without_a_checkpoint_cannot_write(door) -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", ["", "{", "[]", '{"prompt": 3}', '{"prompt": "a", "max_new_tokens": 99999999}', '{"prompt": "a", "temperature": "hot"}']
+    "wish",
+    [
+        "",
+        "{",
+        "[]",
+        '{"prompt": 3}',
+        '{"prompt": "a", "max_new_tokens": 99999999}',
+        '{"prompt": "a", "temperature": "hot"}',
+    ],
 )
 def test_a_wish_that_makes_no_sense_is_refused(door, wish: str) -> None:
     assert door.post(f"/api/runs/{door.id_of('one')}/write", wish).status_code == 400
 
 
 def test_new_rows_are_told_from_where_the_page_stands(door) -> None:
-    from nanolens.present.dashboard.series import Wanted, tail_of
+    from nanolens.page.series import Wanted, tail_of
 
-    columns = door.shelf.columns(door.id_of("one"))
+    columns = door.store.columns(door.id_of("one"))
     tail = tail_of(columns, Wanted(smooth=10), 395)
     assert tail["step"] == [396, 397, 398, 399, 400] and len(tail["series"]["smoothed"]) == 5
-    assert tail["series"]["loss"] == read_run(door.shelf.root / "one").steps.loss[395:].tolist()
+    assert tail["series"]["loss"] == read_run(door.store.root / "one").steps.loss[395:].tolist()
 
 
 def test_news_of_a_run_that_grows(tmp_path: Path, open_door) -> None:
@@ -147,10 +155,10 @@ def test_news_of_a_run_that_grows(tmp_path: Path, open_door) -> None:
     write_run(tmp_path / "live", steps=20, ends=False)
     door = open_door(tmp_path)
     name = door.id_of("live")
-    door.shelf.news()
-    assert door.shelf.news() == set()
+    door.store.news()
+    assert door.store.news() == set()
     record = Recorder(tmp_path / "live")
-    record(e.StepTaken(step=21, loss=2.0, rate=1e-3, grad_norm=1.0, tokens=768, took_s=0.02))
+    record(e.StepTaken(step=21, loss=2.0, lr=1e-3, grad_norm=1.0, tokens=768, took_s=0.02))
     record.close()
-    assert door.shelf.news() == {name}
-    assert door.shelf.columns(name).step[-1] == 21
+    assert door.store.news() == {name}
+    assert door.store.columns(name).step[-1] == 21

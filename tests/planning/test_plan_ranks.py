@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from nanolens.analysis.plan import make_plan
-from nanolens.analysis.plan_ranks import BUCKETS, LATENCY_S, RanksAsked, asked_ranks, needed_micro_batches, together
 from nanolens.config.fields import Config
 from nanolens.errors import UserError
 from nanolens.message import msg
-from nanolens.planning.figures import DataFacts, MachineFacts
-from nanolens.sizing import hardware_named
+from nanolens.planning import make_plan
+from nanolens.planning.figures import DataFacts, MachineFacts, RanksAsked
+from nanolens.planning.time import GRADIENT_BUCKETS, LATENCY_S, asked_ranks, needed_micro_batches, together
+from nanolens.sizing.devices import hardware_named
 
 GPT2_BYTES = 4 * 124e6
 
@@ -29,7 +29,7 @@ def test_one_machine_sends_nothing():
 def test_gradients_go_around_a_ring():
     """GPT-2 small over a gigabit: 496 MB there and back through half the ring, at 112.5 MB/s."""
     found = together(0.5, 8, 0.0, GPT2_BYTES, asked_ranks(2, "1Gbit", None))
-    assert found.comm_s == pytest.approx(GPT2_BYTES / 112.5e6 + BUCKETS * 2 * LATENCY_S)
+    assert found.comm_s == pytest.approx(GPT2_BYTES / 112.5e6 + GRADIENT_BUCKETS * 2 * LATENCY_S)
     assert found.compute_s == pytest.approx(2.0)
     assert found.update_s == pytest.approx(found.compute_s + found.exposed_s)
     assert 0 < found.comm_s - found.exposed_s <= 0.5 * 2 / 3, "at most one backward pass hides it"
@@ -39,7 +39,7 @@ def test_gradients_go_around_a_ring():
 
 def test_a_fast_network_hides_all_but_the_last_bucket():
     found = together(0.5, 8, 0.0, GPT2_BYTES, asked(2, 10e9))
-    assert found.exposed_s == pytest.approx(found.comm_s / BUCKETS)
+    assert found.exposed_s == pytest.approx(found.comm_s / GRADIENT_BUCKETS)
 
 
 def test_the_slower_machine_decides():
@@ -57,17 +57,27 @@ def test_how_many_micro_batches_make_it_pay():
 
 
 @pytest.mark.parametrize(
-    ("text", "bytes_per_s"), [("1Gbit", 112.5e6), ("2.5gbit/s", 281.25e6), ("100Mbps", 11.25e6), ("110MB", 110e6), ("1.2GB/s", 1.2e9)]
+    ("text", "bytes_per_s"),
+    [("1Gbit", 112.5e6), ("2.5gbit/s", 281.25e6), ("100Mbps", 11.25e6), ("110MB", 110e6), ("1.2GB/s", 1.2e9)],
 )
 def test_speeds_of_networks_as_people_write_them(text: str, bytes_per_s: float):
     assert asked_ranks(2, text, None).bytes_per_s == pytest.approx(bytes_per_s)
 
 
-def test_what_is_no_speed_is_refused():
-    with pytest.raises(UserError, match="no speed of a network"):
-        asked_ranks(2, "fast", None)
+@pytest.mark.parametrize("text", ["fast", "1.2.3Gbit", "0Gbit", "Gbit"])
+def test_what_is_no_speed_is_refused(text: str):
+    with pytest.raises(UserError, match="not a valid network speed"):
+        asked_ranks(2, text, None)
+
+
+@pytest.mark.parametrize("text", ["1,0.5", "fast", "1,fast,1", "1,0..5,1", "1,0,1", ""])
+def test_each_machine_needs_its_speed(text: str):
     with pytest.raises(UserError, match="one speed for each of 3"):
-        asked_ranks(3, "1Gbit", "1,0.5")
+        asked_ranks(3, "1Gbit", text)
+
+
+def test_speeds_are_separated_by_commas():
+    assert asked_ranks(3, "1Gbit", "1, 0.5,.25").speeds == (1.0, 0.5, 0.25)
 
 
 def test_a_plan_says_whether_two_machines_are_faster():
@@ -79,5 +89,7 @@ def test_a_plan_says_whether_two_machines_are_faster():
         plan = make_plan(changes, data, dataclasses.replace(machine, ranks=asked_ranks(2, network, None)))
         assert (plan.value("ranks_gain") > 1) == is_faster
         assert ("ranks_slower" in {warning.code for warning in plan.warnings}) == (not is_faster)
-        assert plan.value("ranks_update_s") == pytest.approx(plan.value("ranks_compute_s") + plan.value("ranks_exposed_s"))
+        assert plan.value("ranks_update_s") == pytest.approx(
+            plan.value("ranks_compute_s") + plan.value("ranks_exposed_s")
+        )
     assert "ranks" not in {section.key for section in make_plan(config, data, machine).sections}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_run import make_data, trained
+
+from tests.probing.small_run import make_data, trained
 
 
 @pytest.fixture(scope="module")

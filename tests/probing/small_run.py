@@ -12,10 +12,28 @@ import numpy as np
 from nanolens.config.fields import Config
 
 TINY = Config(
-    n_layer=1, n_head=2, n_embd=16, block_size=16, batch_size=4, gradient_accumulation_steps=1, max_iters=40, lr_decay_iters=40,
-    warmup_iters=2, eval_interval=10, eval_iters=4, learning_rate=1e-2, min_lr=1e-3, device="cpu", dtype="float32", compile=False, threads=1,
-    sample_interval=0, checkpoint_interval=2, keep_checkpoints=40, dropout=0.1,
-)  # fmt: skip
+    n_layer=1,
+    n_head=2,
+    n_embd=16,
+    block_size=16,
+    batch_size=4,
+    gradient_accumulation_steps=1,
+    max_iters=40,
+    lr_decay_iters=40,
+    warmup_iters=2,
+    eval_interval=10,
+    eval_iters=4,
+    learning_rate=1e-2,
+    min_lr=1e-3,
+    device="cpu",
+    dtype="float32",
+    compile=False,
+    threads=1,
+    sample_interval=0,
+    checkpoint_interval=2,
+    keep_checkpoints=40,
+    dropout=0.1,
+)
 
 LETTERS = "\n abcdefghij"
 
@@ -28,7 +46,11 @@ def make_data(data: Path, shift: int = 0) -> Path:
     data.mkdir(parents=True)
     ids.astype(np.uint16).tofile(data / "train.bin")
     val.astype(np.uint16).tofile(data / "val.bin")
-    names = {"vocab_size": len(LETTERS), "itos": dict(enumerate(LETTERS)), "stoi": {c: i for i, c in enumerate(LETTERS)}}
+    names = {
+        "vocab_size": len(LETTERS),
+        "itos": dict(enumerate(LETTERS)),
+        "stoi": {c: i for i, c in enumerate(LETTERS)},
+    }
     (data / "meta.pkl").write_bytes(pickle.dumps(names))
     return data
 

@@ -9,44 +9,46 @@ import math
 import numpy as np
 import pytest
 
-from nanolens.analysis.probe_noise import noise_scale
-from nanolens.analysis.probe_schedule import played, rest_of
-from nanolens.analysis.probe_sureness import by_probes
 from nanolens.config.fields import Config
-from nanolens.data.ngram import counts_of, surprisal
+from nanolens.data.prepare.facts import counts_of, surprisal
+from nanolens.diagnosis import by_probes
 from nanolens.facts.finding import Evidence, Finding
 from nanolens.message import msg
-from nanolens.probing.experiments import frame_of, plan
-from nanolens.probing.judge import Effect, foretold, is_settled, paired_gain, ranked
-from nanolens.record.run import Known, Run, Words, evals_from, steps_from
-from nanolens.sizing.schedule import rate_at
+from nanolens.probing.experiments import compressed_schedule, frame_of, plan, rest_of
+from nanolens.probing.judge import Effect, extrapolated_gain, is_settled, noise_scale, paired_gain, ranked
+from nanolens.record.run import Conventions, Known, RunRecord, evals_from, steps_from
+from nanolens.sizing.schedule import lr_at
 
 CONFIG = Config(max_iters=1000, lr_decay_iters=None, learning_rate=1e-3, min_lr=1e-4, warmup_iters=50)
 
 
 def test_a_branch_plays_the_rest_of_the_schedule_from_the_rate_of_now_to_that_of_the_end():
-    branch = dataclasses.replace(CONFIG, **played(CONFIG, 600, 30, rest_of(CONFIG, 600)))
-    assert rate_at(branch, 600) == pytest.approx(rate_at(CONFIG, 600))
-    assert rate_at(branch, 630) == pytest.approx(rate_at(CONFIG, 1000))
-    assert all(rate_at(branch, step) > rate_at(branch, step + 1) for step in range(600, 629))
+    branch = dataclasses.replace(CONFIG, **compressed_schedule(CONFIG, 600, 30, rest_of(CONFIG, 600)))
+    assert lr_at(branch, 600) == pytest.approx(lr_at(CONFIG, 600))
+    assert lr_at(branch, 630) == pytest.approx(lr_at(CONFIG, 1000))
+    assert all(lr_at(branch, step) > lr_at(branch, step + 1) for step in range(600, 629))
 
 
 def test_the_stable_part_of_a_schedule_stays_stable_in_the_branch():
     config = dataclasses.replace(CONFIG, schedule="wsd", decay_frac=0.2)
-    branch = dataclasses.replace(config, **played(config, 600, 40, rest_of(config, 600)))
-    assert rate_at(branch, 619) == 1e-3  # half of the 400 updates that are left are before the decay
-    assert rate_at(branch, 640) == pytest.approx(1e-4)
+    branch = dataclasses.replace(config, **compressed_schedule(config, 600, 40, rest_of(config, 600)))
+    assert lr_at(branch, 619) == 1e-3  # half of the 400 updates that are left are before the decay
+    assert lr_at(branch, 640) == pytest.approx(1e-4)
 
 
 def test_a_run_that_is_over_goes_on_at_its_last_rate():
     rest = rest_of(CONFIG, 1000)
-    branch = dataclasses.replace(CONFIG, **played(CONFIG, 1000, 30, rest))
-    assert rest.is_over and {rate_at(branch, step) for step in (1000, 1015, 1029)} == {rate_at(CONFIG, 1000)}
+    branch = dataclasses.replace(CONFIG, **compressed_schedule(CONFIG, 1000, 30, rest))
+    assert rest.is_over and {lr_at(branch, step) for step in (1000, 1015, 1029)} == {lr_at(CONFIG, 1000)}
 
 
 def test_no_question_costs_more_than_fifteen_percent_of_the_run():
-    config = dataclasses.replace(CONFIG, n_layer=4, n_head=4, n_embd=128, block_size=64, batch_size=12, gradient_accumulation_steps=1)
-    for planned in plan(frame_of(config, 600, 64), ("numbers", "where", "data", "regularisation", "rate", "batch", "size")):
+    config = dataclasses.replace(
+        CONFIG, n_layer=4, n_head=4, n_embd=128, block_size=64, batch_size=12, gradient_accumulation_steps=1
+    )
+    for planned in plan(
+        frame_of(config, 600, 64), ("numbers", "where", "data", "regularisation", "rate", "batch", "size")
+    ):
         assert planned.cost <= 0.15 * config.max_iters, planned.question
 
 
@@ -58,7 +60,10 @@ def test_branches_are_as_long_as_their_question_may_be_and_a_budget_makes_all_sh
 
 def test_a_fall_to_zero_is_tried_where_the_schedule_does_not_fall_by_itself():
     steady = dataclasses.replace(CONFIG, decay_lr=False)
-    names = [{branch.name for branch in plan(frame_of(config, 600, 64), ("rate",))[0].branches} for config in (CONFIG, steady)]
+    names = [
+        {branch.name for branch in plan(frame_of(config, 600, 64), ("rate",))[0].branches}
+        for config in (CONFIG, steady)
+    ]
     assert ["rate-to-zero" in each for each in names] == [False, True]
 
 
@@ -69,20 +74,18 @@ def test_pairing_sees_a_gain_that_the_spread_of_the_batches_hides():
     assert gain == pytest.approx(0.02, abs=0.005) and error < 0.006
 
 
-def test_batches_in_halves_are_put_together_before_they_are_paired():
-    halves = np.arange(8.0)
-    gain, _ = paired_gain(halves.reshape(4, 2).mean(axis=1) + 0.1, halves)
-    assert gain == pytest.approx(0.1)
-
-
 def effect(cause: str, expected: float, error: float, **more) -> Effect:
-    return Effect(cause, "rate", msg("a change"), expected, error, expected, 0.0, 2 * expected, 30.0, **more)
+    return Effect(cause, msg("a change"), expected, error, expected, 0.0, 2 * expected, 30.0, **more)
 
 
 def test_a_certain_fault_comes_before_the_largest_gain_and_ends_the_questions():
     leak = effect("mask_leak", -2.0, 0.1, is_fact=True)
     order = ranked([effect("rate_too_low", 0.5, 0.1), effect("rate_too_high", 0.9, 0.5), leak])
-    assert [each.cause for each in order] == ["mask_leak", "rate_too_low", "rate_too_high"]  # an unclear gain is last, however large
+    assert [each.cause for each in order] == [
+        "mask_leak",
+        "rate_too_low",
+        "rate_too_high",
+    ]  # an unclear gain is last, however large
     assert is_settled(order) and not is_settled(order[1:])
 
 
@@ -94,10 +97,12 @@ def test_a_batch_that_wins_no_more_than_a_lower_rate_does_not_come_before_it():
 
 
 def test_an_interval_holds_the_error_of_the_measurement_and_what_becomes_of_such_gains():
-    expected, low, high = foretold(0.1, 0.01, "as_seen")
+    expected, low, high = extrapolated_gain("val_differs", 0.1, 0.01)
     assert (expected, low, high) == pytest.approx((0.1, 0.1 - 1.96 * 0.01, 0.1 + 1.96 * 0.01), abs=1e-4)
-    assert foretold(0.1, 0.01, "dropout", 16)[2] > 1.5 * high
-    assert foretold(0.1, 0.01, "dropout", 1) == pytest.approx((expected, low, high))  # nothing is left for it to grow in
+    assert extrapolated_gain("dropout_too_low", 0.1, 0.01, 16)[2] > 1.5 * high
+    assert extrapolated_gain("dropout_too_low", 0.1, 0.01, 1) == pytest.approx(
+        (expected, low, high)
+    )  # nothing is left for it to grow in
 
 
 def test_the_noise_scale_of_made_gradients_is_found():
@@ -135,8 +140,8 @@ def test_the_yardstick_tells_two_kinds_of_text_apart():
 def test_a_grown_model_computes_the_same_and_its_copies_part(bias: bool):
     import torch
 
-    from nanolens.api.probe.grow import grown
     from nanolens.model import build
+    from nanolens.probing.branches import grown
 
     config = Config(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=bias)
     torch.manual_seed(0)
@@ -144,7 +149,7 @@ def test_a_grown_model_computes_the_same_and_its_copies_part(bias: bool):
     with torch.no_grad():
         for name, parameter in narrow.named_parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-            dict(wide.named_parameters())[name].copy_(grown(name, parameter.detach(), 16))
+            dict(wide.named_parameters())[name].copy_(grown(name, parameter.detach()))
     x = torch.randint(0, 50, (3, 16))
     assert torch.allclose(narrow(x), wide(x), atol=1e-5)
     torch.nn.functional.cross_entropy(wide(x).flatten(0, 1), x.flatten()).backward()
@@ -153,7 +158,12 @@ def test_a_grown_model_computes_the_same_and_its_copies_part(bias: bool):
 
 
 FINDING = Finding(
-    "lr_too_high", "likely", msg("the rate is too high"), (Evidence(msg("x"), 1.0, 2.0, msg("here"), msg("so")),), None, msg("otherwise")
+    "lr_too_high",
+    "likely",
+    msg("the rate is too high"),
+    (Evidence(msg("x"), 1.0, 2.0, msg("here"), msg("so")),),
+    None,
+    msg("otherwise"),
 )
 
 
@@ -169,13 +179,24 @@ FINDING = Finding(
     ],
 )
 def test_a_probe_makes_a_finding_surer_or_drops_it(sureness: str, measured: dict, becomes: str | None):
-    probes = {"step": 600, "effects": [{"cause": "rate_too_high", "change": "the rate falls to zero", "se": 0.01, **measured}]}
-    run = Run("r", Words("nanolens"), steps_from({}, 0), evals_from({}, 0), {"probes": Known(probes, "recorded")})
+    probes = {
+        "step": 600,
+        "effects": [{"cause": "rate_too_high", "change": "the rate falls to zero", "se": 0.01, **measured}],
+    }
+    run = RunRecord(
+        "r", Conventions("nanolens"), steps_from({}, 0), evals_from({}, 0), {"probes": Known(probes, "recorded")}
+    )
     found = by_probes([dataclasses.replace(FINDING, sureness=sureness)], run)
     assert [each.sureness for each in found] == ([] if becomes is None else [becomes])
 
 
 def test_findings_that_no_probe_speaks_of_stay_as_they_are():
-    run = Run("r", Words("nanolens"), steps_from({}, 0), evals_from({}, 0), {"probes": Known({"step": 1, "effects": []}, "recorded")})
+    run = RunRecord(
+        "r",
+        Conventions("nanolens"),
+        steps_from({}, 0),
+        evals_from({}, 0),
+        {"probes": Known({"step": 1, "effects": []}, "recorded")},
+    )
     assert by_probes([FINDING], run) == [FINDING]
     assert list(itertools.chain(by_probes([FINDING], dataclasses.replace(run, known={})))) == [FINDING]

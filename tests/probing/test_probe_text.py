@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from nanolens.api.probe.keep import as_plain
 from nanolens.message import msg
-from nanolens.present.blocks import plain
-from nanolens.present.probe import blocks_of
-from nanolens.probing.judge import Answer, Effect, Reading, ranked
+from nanolens.probing.judge import Effect, Measurement, ProbeAnswer, ranked
+from nanolens.probing.words import probe_data, probe_parts
+from nanolens.show.document import plain
 
 RATE = Effect(
-    "rate_too_high", "rate", msg("the learning rate falls to zero over {count:count} updates", count=30), 0.0812, 0.0061, 0.0812, 0.035, 0.186,
-    37.0, 1.5, "nanolens train runs/a/probes/000720-rate-to-zero.toml", "runs/a/probes/000720-rate-to-zero",
-)  # fmt: skip
-SIZE = Effect("model_too_small", "size", msg("twice as wide"), 0.01, 0.005, -0.05, -0.1, 0.01, 133.0)
-LEAK = Effect("mask_leak", "numbers", msg("predictions change"), -2.1, 0.1, -2.1, -2.3, -1.9, 1.0, is_fact=True)
+    "rate_too_high",
+    msg("the learning rate falls to zero over {count:count} updates", count=30),
+    0.0812,
+    0.0061,
+    0.0812,
+    0.035,
+    0.186,
+    37.0,
+    1.5,
+    "nanolens train runs/a/probes/000720-rate-to-zero.toml",
+    "runs/a/probes/000720-rate-to-zero",
+)
+SIZE = Effect("model_too_small", msg("twice as wide"), 0.01, 0.005, -0.05, -0.1, 0.01, 133.0)
+LEAK = Effect("mask_leak", msg("predictions change"), -2.1, 0.1, -2.1, -2.3, -1.9, 1.0, is_fact=True)
 
 
-def answer(*effects: Effect, **more) -> Answer:
-    return Answer("runs/a", 720, 480, False, ranked(effects), costs={"rate": 120.0}, run_cost=1200.0, took_s=18.0, **more)
+def answer(*effects: Effect, **more) -> ProbeAnswer:
+    return ProbeAnswer(
+        "runs/a", 720, 480, False, ranked(effects), costs={"rate": 120.0}, run_cost=1200.0, took_s=18.0, **more
+    )
 
 
 def test_the_cause_comes_first_with_its_numbers_and_what_to_type():
-    said = plain(blocks_of(answer(SIZE, RATE, readings=(Reading("rate", msg("a reading")),))), 100)
+    said = plain(probe_parts(answer(SIZE, RATE, readings=(Measurement("rate", msg("a reading")),))), 100)
     assert said.startswith(
         """What limits runs/a at step 720
 
-Limiting cause: the learning rate is too high at the end.
+Limiting factor: the learning rate is too high at the end.
   the learning rate falls to zero over 30 updates: 0.0812 ± 0.0061 nats in the branch; 0.08 [0.04 …
   0.19] by the end.
 
@@ -38,15 +48,17 @@ cause                                       gain in the branch            by the
 
 
 def test_a_run_with_nothing_wrong_is_said_to_have_nothing_wrong():
-    assert "Nothing is wrong that these probes can see." in plain(blocks_of(answer(SIZE)), 100)
-    assert as_plain(answer(SIZE))["first"] is None
+    assert "These probes found nothing wrong." in plain(probe_parts(answer(SIZE)), 100)
+    assert probe_data(answer(SIZE)).first is None
 
 
 def test_a_certain_fault_is_named_before_the_largest_gain():
-    assert "Limiting cause: the model sees the tokens that it is to predict." in plain(blocks_of(answer(RATE, LEAK)), 100)
-    assert as_plain(answer(RATE, LEAK))["first"] == "mask_leak"
+    assert "Limiting factor: the model sees the tokens it should predict." in plain(
+        probe_parts(answer(RATE, LEAK)), 100
+    )
+    assert probe_data(answer(RATE, LEAK)).first == "mask_leak"
 
 
 def test_the_answer_is_there_in_hindi():
-    said = plain(blocks_of(answer(RATE), "hi"), 100)
+    said = plain(probe_parts(answer(RATE)), 100, "hi")
     assert "अंत में learning rate बहुत ऊँची है" in said and "Limiting" not in said

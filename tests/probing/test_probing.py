@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from small_run import fingerprint, make_data, trained
 
-from nanolens.api.probe import plan, probe
-from nanolens.probing.judge import QUESTIONS, Answer
-from nanolens.record.layout import checkpoint_folder, probe_folder
+from nanolens.probing import plan, probe
+from nanolens.probing.judge import QUESTIONS, ProbeAnswer
+from nanolens.record import checkpoint_folder, probe_folder
 from nanolens.record.read import read_run
 from nanolens.record.store import find_runs
+from tests.probing.small_run import fingerprint, make_data, trained
 
 STEP = 24
 
@@ -23,7 +23,7 @@ def before(run: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def answer(run: Path, before: dict[str, str]) -> Answer:
+def answer(run: Path, before: dict[str, str]) -> ProbeAnswer:
     return probe(f"{run}@{STEP}")
 
 
@@ -32,17 +32,17 @@ def digests(folder: Path, step: int) -> dict[str, str]:
     return {name: manifest["files"][name]["sha256"] for name in ("model.safetensors", "optimizer.safetensors")}
 
 
-def test_the_parent_is_never_touched(run: Path, before: dict[str, str], answer: Answer):
+def test_the_parent_is_never_touched(run: Path, before: dict[str, str], answer: ProbeAnswer):
     assert fingerprint(run) == before
 
 
-def test_an_unchanged_branch_is_bit_equal_to_the_runs_own_continuation(run: Path, answer: Answer):
+def test_an_unchanged_branch_is_bit_equal_to_the_runs_own_continuation(run: Path, answer: ProbeAnswer):
     branch = probe_folder(run, STEP, "unchanged")
     assert digests(branch, STEP + 6) == digests(run, STEP + 6)
     assert [r.values["exact"] for r in answer.readings if "exact" in r.values] == [True]
 
 
-def test_every_question_is_answered_and_every_branch_is_a_run(run: Path, answer: Answer):
+def test_every_question_is_answered_and_every_branch_is_a_run(run: Path, answer: ProbeAnswer):
     assert set(answer.costs) == set(QUESTIONS) and not answer.not_asked
     assert {effect.question for effect in answer.effects} >= {"data", "regularisation", "rate", "batch", "size"}
     names = {path.name.partition("-")[2] for path in find_runs(run) if path != run}
@@ -59,12 +59,16 @@ def test_every_question_is_answered_and_every_branch_is_a_run(run: Path, answer:
     assert all(read_run(path).get("state") == "finished" for path in find_runs(run))
 
 
-def test_branches_are_judged_on_the_same_tokens(run: Path, answer: Answer):
-    branches = [path for path in find_runs(run / "probes") if path.name.partition("-")[2] in ("as-planned-20", "rate-x2", "width-x2")]
+def test_branches_are_judged_on_the_same_tokens(run: Path, answer: ProbeAnswer):
+    branches = [
+        path
+        for path in find_runs(run / "probes")
+        if path.name.partition("-")[2] in ("as-planned-20", "rate-x2", "width-x2")
+    ]
     assert len({read_run(path).evals.batches[-1] for path in branches}) == 1
 
 
-def test_what_was_asked_before_is_not_run_again(run: Path, answer: Answer):
+def test_what_was_asked_before_is_not_run_again(run: Path, answer: ProbeAnswer):
     told: list = []
     again = probe(f"{run}@{STEP}", ("rate", "size"), tell=told.append)
     assert not told
@@ -83,7 +87,13 @@ def test_a_plan_writes_nothing(tmp_path: Path):
 
 def test_a_question_that_cannot_be_asked_is_left_out_with_the_reason(tmp_path: Path):
     run = trained(
-        tmp_path / "other", make_data(tmp_path / "data"), max_iters=4, lr_decay_iters=4, eval_interval=2, arch="modern", ngram_rows=0
+        tmp_path / "other",
+        make_data(tmp_path / "data"),
+        max_iters=4,
+        lr_decay_iters=4,
+        eval_interval=2,
+        arch="modern",
+        ngram_rows=0,
     )
     found = probe(f"{run}@2", ("size",))
     assert [question for question, _ in found.not_asked] == ["size"] and not found.effects
@@ -109,7 +119,10 @@ def see_all(attention, norm, x):
     ("fault", "cause"),
     [
         ("self.blocks[0].mlp.requires_grad_(False)", "frozen_parameters"),
-        ("self.blocks[0].attention.forward = lambda norm, x, cache: see_all(self.blocks[0].attention, norm, x)", "mask_leak"),
+        (
+            "self.blocks[0].attention.forward = lambda norm, x, cache: see_all(self.blocks[0].attention, norm, x)",
+            "mask_leak",
+        ),
     ],
 )
 def test_a_fault_of_the_model_is_seen_and_ends_the_questions(tmp_path: Path, fault: str, cause: str):

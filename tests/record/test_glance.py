@@ -7,10 +7,12 @@ import time
 
 import msgspec
 
+from nanolens.record import EVENTS_FILE, RUN_FILE
 from nanolens.record import events as e
-from nanolens.record.glance import TAIL_BYTES, glance, list_runs
-from nanolens.record.layout import EVENTS_FILE, RUN_FILE
-from nanolens.record.write import Recorder, training_here, write_run_file
+from nanolens.record.progress import glance, glances
+from nanolens.record.read import TAIL_BYTES
+from nanolens.record.store import training_here
+from nanolens.record.write import Recorder, write_run_file
 
 
 def make(folder, *events, max_iters=100):
@@ -22,7 +24,7 @@ def make(folder, *events, max_iters=100):
 
 
 def step(number: int) -> e.StepTaken:
-    return e.StepTaken(step=number, loss=3.0 + number, rate=0.1, grad_norm=1.0, tokens=100, took_s=0.5)
+    return e.StepTaken(step=number, loss=3.0 + number, lr=0.1, grad_norm=1.0, tokens=100, took_s=0.5)
 
 
 def evaluation(number: int, loss: float) -> e.Evaluated:
@@ -32,7 +34,14 @@ def evaluation(number: int, loss: float) -> e.Evaluated:
 def test_a_glance_shows_where_a_run_is(tmp_path):
     make(tmp_path / "a", e.RunStarted(step=0), step(1), evaluation(1, 2.5), step(2))
     seen = glance(tmp_path / "a")
-    assert (seen.state, seen.step, seen.max_iters, seen.loss, seen.val, seen.tokens_per_s) == ("gone", 2, 100, 5.0, 2.5, 200.0)
+    assert (seen.state, seen.step, seen.max_iters, seen.loss, seen.val, seen.tokens_per_s) == (
+        "gone",
+        2,
+        100,
+        5.0,
+        2.5,
+        200.0,
+    )
     with training_here(tmp_path / "a"):
         assert glance(tmp_path / "a").state == "running"
 
@@ -52,9 +61,9 @@ def test_runs_are_listed_oldest_first_and_a_broken_one_is_told(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / RUN_FILE).write_text("{")
     (tmp_path / "no run").mkdir()
-    listed = list_runs(tmp_path)
+    listed = glances(tmp_path)
     assert [seen.folder.name for seen in listed] == ["broken", "b", "a"] and listed[0].state == "unreadable"
-    assert list_runs(tmp_path / "nowhere") == [] and len(list_runs(tmp_path / "a")) == 1
+    assert glances(tmp_path / "nowhere") == [] and len(glances(tmp_path / "a")) == 1
 
 
 def test_only_the_end_of_a_long_record_is_read(tmp_path):

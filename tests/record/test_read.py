@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from nanolens.errors import UserError
-from nanolens.record import cache, columns
+from nanolens.record import EVENTS_FILE, PID_FILE, columns
+from nanolens.record import columns as cache
 from nanolens.record import events as e
-from nanolens.record.layout import EVENTS_FILE, PID_FILE
-from nanolens.record.read import events_since, follow, read_run
-from nanolens.record.write import Recorder, training_here, write_run_file
+from nanolens.record.progress import Watching
+from nanolens.record.read import events_since, read_run
+from nanolens.record.store import training_here
+from nanolens.record.write import Recorder, write_run_file
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,9 @@ def run(tmp_path) -> Path:
 
 
 def step(number: int, loss: float = 2.5, **more) -> e.StepTaken:
-    return e.StepTaken(**{"step": number, "loss": loss, "rate": 1e-3, "grad_norm": 0.5, "tokens": 768, "took_s": 0.01} | more)
+    return e.StepTaken(
+        **{"step": number, "loss": loss, "lr": 1e-3, "grad_norm": 0.5, "tokens": 768, "took_s": 0.01} | more
+    )
 
 
 def evaluation(number: int, split: str, loss: float) -> e.Evaluated:
@@ -76,10 +80,16 @@ def record(folder: Path, *events: e.Event) -> None:
 
 def test_columns_hold_what_was_recorded(run):
     record(
-        run, e.RunStarted(step=0), evaluation(0, "train", 4.1), evaluation(0, "val", 4.2), step(1, 3.9, clipped=True, memory_bytes=7),
-        step(2, 3.8), e.CheckpointSaved(step=2, bytes=10, stall_s=0.3, is_best=True), e.Chosen(what="dtype", value="float32", because="CPU"),
+        run,
+        e.RunStarted(step=0),
+        evaluation(0, "train", 4.1),
+        evaluation(0, "val", 4.2),
+        step(1, 3.9, clipped=True, memory_bytes=7),
+        step(2, 3.8),
+        e.CheckpointSaved(step=2, bytes=10, stall_s=0.3, is_best=True),
+        e.Chosen(what="dtype", value="float32", because="CPU"),
         e.RunEnded(step=2, why="finished", parts={"train": 1.5, "eval": 0.5}, wall_s=2.0),
-    )  # fmt: skip
+    )
     read = read_run(run)
     assert read.steps.step.tolist() == [1, 2] and read.steps.loss.tolist() == [3.9, 3.8]
     assert read.steps.clipped.tolist() == [1.0, 0.0]
@@ -90,13 +100,25 @@ def test_columns_hold_what_was_recorded(run):
     assert read.evals.batches == ("abc",) and read.evals.val_batch_losses[0].tolist() == pytest.approx([4.1, 4.3])
     assert read.time_parts == {"train": 1.5, "eval": 0.5}
     assert [mark.kind for mark in read.marks] == ["checkpoint", "chosen", "ended"]
-    assert read.words.trainer == "nanolens" and read.words.loss == "mean" and read.words.time == "step_only"
+    assert (
+        read.conventions.trainer == "nanolens"
+        and read.conventions.loss == "mean"
+        and read.conventions.time == "step_only"
+    )
 
 
 def test_known_facts_say_where_they_come_from(run):
     known = read_run(run).known
-    assert known["n_layer"].value == 2 and known["n_layer"].where == "--n_layer=2" and known["n_layer"].origin == "recorded"
-    assert known["dataset_tokens"].value == 900 and known["bytes_per_token"].value == 1.0 and known["data_fingerprint"].value == "d"
+    assert (
+        known["n_layer"].value == 2
+        and known["n_layer"].where == "--n_layer=2"
+        and known["n_layer"].origin == "recorded"
+    )
+    assert (
+        known["dataset_tokens"].value == 900
+        and known["bytes_per_token"].value == 1.0
+        and known["data_fingerprint"].value == "d"
+    )
     assert known["dtype"].value == "float32"  # what `auto` became
     assert known["torch"].value == "2.13.0" and known["trainer_version"].value == "0.1.0"
     assert "lr_decay_iters" not in known  # null says nothing
@@ -140,7 +162,13 @@ def test_an_event_of_a_newer_nanolens_is_counted_and_passed_over(run):
 
 
 def test_a_later_attempt_takes_the_place_of_what_it_repeats_and_undoes_the_rest(run):
-    record(run, e.RunStarted(step=0), *(step(n, 4.0) for n in range(1, 9)), evaluation(4, "val", 3.0), evaluation(8, "val", 2.0))
+    record(
+        run,
+        e.RunStarted(step=0),
+        *(step(n, 4.0) for n in range(1, 9)),
+        evaluation(4, "val", 3.0),
+        evaluation(8, "val", 2.0),
+    )
     record(run, e.RunStarted(step=4, resumed_from="step-000004"), step(5, 3.0), step(6, 3.0))
     read = read_run(run)
     assert read.steps.step.tolist() == [1, 2, 3, 4, 5, 6]  # 7 and 8 never happened
@@ -151,7 +179,13 @@ def test_a_later_attempt_takes_the_place_of_what_it_repeats_and_undoes_the_rest(
 
 
 def test_a_roll_back_undoes_steps_of_the_same_attempt(run):
-    record(run, e.RunStarted(step=0), *(step(n) for n in range(1, 6)), e.RolledBack(from_step=5, to_step=2, because="loss"), step(3, 1.0))
+    record(
+        run,
+        e.RunStarted(step=0),
+        *(step(n) for n in range(1, 6)),
+        e.RolledBack(from_step=5, to_step=2, because="loss"),
+        step(3, 1.0),
+    )
     read = read_run(run)
     assert read.steps.step.tolist() == [1, 2, 3] and read.steps.loss[-1] == 1.0
 
@@ -162,11 +196,15 @@ def test_other_ranks_are_left_out(run):
 
 
 def test_what_another_loop_logged_becomes_rows(run):
-    record(run, e.Logged(step=10, values={"loss": 3.0, "lr": 1e-3, "mfu_frac": 0.4}), e.Logged(step=20, values={"loss": "nan"}))
+    record(
+        run,
+        e.Logged(step=10, values={"loss": 3.0, "lr": 1e-3, "mfu_frac": 0.4}),
+        e.Logged(step=20, values={"loss": "nan"}),
+    )
     record(run, e.Logged(step=30, values={"took_s": 0.5}), e.Logged(step=40, values={"colour": "red"}))
     steps = read_run(run).steps
     assert steps.step.tolist() == [10, 20, 30]
-    assert steps.rate[0] == 1e-3 and steps.mfu_frac[0] == 0.4
+    assert steps.lr[0] == 1e-3 and steps.mfu_frac[0] == 0.4
     assert steps.not_finite.tolist() == [0.0, 1.0, 0.0]  # the third said nothing of a loss
 
 
@@ -199,7 +237,13 @@ def test_a_live_run_is_read_on_from_where_it_was_left(run, monkeypatch):
 
 def test_a_long_run_is_kept_in_the_cache_and_the_run_folder_is_not_touched(run, monkeypatch, tmp_path):
     monkeypatch.setattr(cache, "WORTH_KEEPING_BYTES", 1000)
-    record(run, e.RunStarted(step=0), *(step(n, 3.0 + n) for n in range(1, 100)), evaluation(50, "val", math.nan), step(100, math.nan))
+    record(
+        run,
+        e.RunStarted(step=0),
+        *(step(n, 3.0 + n) for n in range(1, 100)),
+        evaluation(50, "val", math.nan),
+        step(100, math.nan),
+    )
     before = sorted(path.name for path in run.iterdir())
     first = read_run(run)
     assert sorted(path.name for path in run.iterdir()) == before
@@ -241,7 +285,7 @@ def test_a_cache_that_cannot_be_written_is_no_fault(run, monkeypatch, tmp_path):
 
 
 def test_a_folder_without_a_run_is_the_users_mistake(tmp_path):
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="contains no run"):
         read_run(tmp_path)
 
 
@@ -260,20 +304,25 @@ def test_events_since_an_offset_come_once_and_whole(run):
     assert events_since(run.parent / "nowhere", 5) == ([], 5)
 
 
-def test_follow_tells_events_while_they_happen_and_ends_with_the_run(run):
+def test_a_run_that_is_watched_tells_events_while_they_happen_until_it_ends(run):
     program = (
-        "import sys, time; from pathlib import Path; from nanolens.record import events as e; from nanolens.record.write import Recorder, training_here\n"
+        "import sys, time; from pathlib import Path; from nanolens.record import events as e; from "
+        "nanolens.record.write import Recorder\nfrom nanolens.record.store import training_here\n"
         "run = Path(sys.argv[1]); recorder = Recorder(run)\n"
         "with training_here(run):\n"
         "    for n in range(1, 6):\n"
-        "        recorder(e.StepTaken(step=n, loss=1.0, rate=0.1, grad_norm=1.0, tokens=1, took_s=0.1)); time.sleep(0.05)\n"
+        "        recorder(e.StepTaken(step=n, loss=1.0, lr=0.1, grad_norm=1.0, tokens=1, took_s=0.1)); "
+        "time.sleep(0.05)\n"
         "    recorder(e.RunEnded(step=5, why='finished'))\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(run)], env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.time() + 30
     while not (run / EVENTS_FILE).exists() and time.time() < deadline:
         time.sleep(0.02)
-    seen = list(follow(run, poll_s=0.02))
+    watching, seen = Watching(run), []
+    while not watching.is_over:
+        seen += watching.catch_up()
+        time.sleep(0.02)
     assert child.wait(timeout=30) == 0
     assert [type(event).__name__ for event in seen] == ["StepTaken"] * 5 + ["RunEnded"]
 

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from nanolens.config.fields import Config
 from nanolens.errors import UserError
-from nanolens.record.layout import EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUN_FILE, checkpoint_folder
-from nanolens.record.store import RunAt, choose_folder, claim_folder, find_checkpoint, find_run, find_runs, source_name
+from nanolens.record import EVENTS_FILE, OUTPUT_FILE, PID_FILE, RUN_FILE, checkpoint_folder
+from nanolens.record.store import (
+    SILENT_AFTER_S,
+    RunAt,
+    choose_folder,
+    claim_folder,
+    find_checkpoint,
+    find_run,
+    find_runs,
+    live_state,
+    make_way,
+    source_name,
+    training_here,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +61,9 @@ def test_a_folder_that_holds_a_run_is_never_overwritten():
     with pytest.raises(UserError) as error:
         choose_folder(Config(out_dir="out"), "x")
     assert told(error) == [
-        "out already holds a run",
+        "out already contains a run",
         "--out_dir=out",
-        "go on with it by --init_from=resume, choose another out_dir, or move it aside with --overwrite=True",
+        "continue it with --init_from=resume, choose another out_dir, or move it aside with --overwrite=True",
     ]
 
 
@@ -72,9 +87,9 @@ def test_nothing_to_resume_is_said():
     with pytest.raises(UserError) as error:
         choose_folder(Config(init_from="resume", out_dir="nowhere"), "x")
     assert told(error) == [
-        "there is nothing to resume: nowhere holds no run",
+        "nothing to resume: nowhere contains no run",
         "--out_dir=nowhere",
-        "name the run with --out_dir=FOLDER (nanolens runs lists them), or start afresh without --init_from=resume",
+        "name the run with --out_dir=FOLDER (nanolens runs lists them), or start a new one without --init_from=resume",
     ]
 
 
@@ -83,13 +98,13 @@ def test_a_folder_that_cannot_be_made_is_said():
     with pytest.raises(UserError) as error:
         claim_folder(Config(out_dir="file/run"), "x")
     assert told(error) == [
-        "nothing can be written to file/run: there is a file in the way",
+        "cannot write to file/run: there is a file in the way",
         "--out_dir=file/run",
         "choose another folder with --out_dir=FOLDER",
     ]
     with pytest.raises(UserError) as error:
         claim_folder(Config(out_dir="file"), "x")
-    assert told(error)[0] == "nothing can be written to file: there is a file in the way"
+    assert told(error)[0] == "cannot write to file: there is a file in the way"
     Path("runs").write_text("")
     with pytest.raises(UserError):
         claim_folder(Config(), "quickstart")
@@ -104,7 +119,7 @@ def test_a_run_is_found_by_path_by_name_and_with_a_step():
     assert find_checkpoint(find_run("first-1")) == checkpoint_folder(folder, 500)
     with pytest.raises(UserError) as error:
         find_checkpoint(find_run("first-1@300"))
-    assert told(error) == ["runs/first-1 has no checkpoint of step 300", "it has [250, 500]"]
+    assert told(error) == ["runs/first-1 has no checkpoint at step 300", "available: [250, 500]"]
 
 
 def test_a_run_may_have_an_at_sign_in_its_name():
@@ -115,11 +130,14 @@ def test_a_run_may_have_an_at_sign_in_its_name():
 def test_an_unknown_run_names_the_nearest():
     with pytest.raises(UserError) as error:
         find_run("quickstart-1")
-    assert told(error) == ["there is no run quickstart-1", "there is no run in runs/ yet; nanolens train makes one"]
+    assert told(error) == [
+        "there is no run named quickstart-1",
+        "there is no run in runs/ yet; start one with nanolens train",
+    ]
     make_run("runs/quickstart-1")
     with pytest.raises(UserError) as error:
         find_run("quikstart-1")
-    assert told(error) == ["there is no run quikstart-1", "did you mean quickstart-1?"]
+    assert told(error) == ["there is no run named quikstart-1", "did you mean quickstart-1?"]
 
 
 def test_a_run_that_is_getting_ready_is_not_taken_for_none():
@@ -129,8 +147,8 @@ def test_a_run_that_is_getting_ready_is_not_taken_for_none():
     with pytest.raises(UserError) as error:
         find_run("new-1")
     assert told(error) == [
-        "runs/new-1 is still getting ready",
-        f"try again in a few seconds; it says how far it is in {folder / OUTPUT_FILE}",
+        "runs/new-1 is still starting up",
+        f"try again in a few seconds; see its progress in {folder / OUTPUT_FILE}",
     ]
     assert find_run("new-1", or_starting=True) == RunAt(folder)
 
@@ -148,3 +166,38 @@ def test_a_run_is_called_after_its_preset_or_config_file():
     assert source_name("config/train_shakespeare_char.py", "") == "train_shakespeare_char"
     assert source_name("quickstart", "quickstart") == "quickstart"
     assert source_name("../..//weird name!.toml", "") == "weird-name"
+
+
+def test_of_processes_that_start_in_the_same_moment_one_gets_the_run():
+    folder = make_run("runs/a-1")
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom nanolens.errors import UserError\n"
+        "from nanolens.record.store import training_here\n"
+        "time.sleep(max(0.0, float(sys.argv[1]) - time.time()))\n"
+        "try:\n    with training_here(Path('runs/a-1')):\n        time.sleep(1.5)\n        print('mine')\n"
+        "except UserError:\n    print('refused')\n"
+    )
+    command = [sys.executable, "-c", code, str(time.time() + 3.0)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = sorted(process.communicate(timeout=60)[0].strip() for process in started)
+    assert said == ["mine", "refused", "refused", "refused"]
+    with training_here(folder):  # the lock has ended with its process
+        assert live_state(folder) == "running"
+    assert sorted(path.name for path in folder.iterdir()) == [EVENTS_FILE, RUN_FILE]
+
+
+def test_a_run_is_silent_when_its_process_lives_and_says_nothing_for_long():
+    folder, now_s = make_run("runs/a-1"), time.time()
+    assert live_state(folder, now_s) == "gone"
+    with training_here(folder):
+        assert live_state(folder, now_s) == "running"
+        assert live_state(folder, now_s - SILENT_AFTER_S - 1) == "silent"
+        assert live_state(folder, now_s - SILENT_AFTER_S - 1, update_s=60.0) == "running"
+
+
+def test_an_old_run_makes_way_only_where_that_is_asked_for():
+    folder = make_run("out")
+    with pytest.raises(UserError, match="already contains a run"):
+        make_way(folder, Config(out_dir="out"))
+    assert make_way(folder, Config(out_dir="out", overwrite=True)) == Path("out.old-1")
+    assert make_way(folder, Config(out_dir="out")) is None

@@ -29,7 +29,9 @@ def test_ctrl_c_ends_a_selftest_within_its_check(monkeypatch: pytest.MonkeyPatch
         seen.append(1)
         raise_if_signalled(signal.SIGINT)
 
-    monkeypatch.setattr(room, "_Bench", lambda device: type("Bench", (), {"machine": type("M", (), {"device": "cpu"}), "facts": dict})())
+    monkeypatch.setattr(
+        room, "_Bench", lambda device: type("Bench", (), {"machine": type("M", (), {"device": "cpu"}), "facts": dict})()
+    )
     monkeypatch.setattr(room, "CHECKS", ((room.CHECKS[0][0], interrupted), (room.CHECKS[1][0], interrupted)))
     with pytest.raises(KeyboardInterrupt):
         room.selftest("cpu", lambda check: None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from nanolens.api import watchdog as room
-from nanolens.api.watchdog import Watchdog
+from nanolens.message import msg
 from nanolens.record import events as e
+from nanolens.session import listeners as room
+from nanolens.session.listeners import Watchdog
 
 
 def evaluated(step: int) -> e.Evaluated:
@@ -15,14 +16,14 @@ def evaluated(step: int) -> e.Evaluated:
 
 def test_each_certain_fault_is_told_once_with_the_step():
     told: list[e.Event] = []
-    dog = Watchdog(lambda: [("overfitting", "val rises")], told.append)
+    dog = Watchdog(lambda: [("overfitting", msg("val rises"))], told.append)
     for step in (0, 100, 200, 300):
         dog(evaluated(step))
         dog.tick()
-    assert told == [e.Warned(step=100, code="overfitting", claim="val rises")]
+    assert told == [e.Warned(step=100, code="overfitting", claim="val rises", words=msg("val rises"))]
 
 
-def test_it_does_not_look_before_there_is_something_new():
+def test_it_does_not_run_preflight_there_is_something_new():
     looks: list[int] = []
     dog = Watchdog(lambda: looks.append(1) or [], lambda event: None)
     dog.tick()

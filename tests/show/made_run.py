@@ -10,12 +10,24 @@ from nanolens.record import events as e
 from nanolens.record.progress import Progress, about_run
 
 KNOWN = {
-    "max_iters": 2000, "eval_interval": 250, "parameters_total": 804096, "arch": "gpt2", "device": "cpu", "dtype": "float32",
-    "dataset": "pydocs", "flops_per_token": 5.16e6, "peak_flops": 2.1e11, "peak_origin": "measured: a matmul", "tokens_per_update": 768,
-}  # fmt: skip
+    "max_iters": 2000,
+    "eval_interval": 250,
+    "parameters_total": 804096,
+    "arch": "gpt2",
+    "device": "cpu",
+    "dtype": "float32",
+    "dataset": "pydocs",
+    "flops_per_token": 5.16e6,
+    "peak_flops": 2.1e11,
+    "peak_origin": "measured: a matmul",
+    "tokens_per_update": 768,
+}
 STARTED_AT_S = 1_000_000_000.0
 STEP_S, EVAL_S = 0.025, 0.4
-SAMPLE = "def the(self):\n    Return the value of the first line of the object that is the same as the string of the class, or None.\n"
+SAMPLE = (
+    "def the(self):\n    Return the value of the first line of the object that is the same as the string of the "
+    "class, or None.\n"
+)
 
 
 def made_run(steps: int = 2000, ends: bool = True, seed: int = 1) -> Iterator[e.Event]:
@@ -38,18 +50,33 @@ def made_run(steps: int = 2000, ends: bool = True, seed: int = 1) -> Iterator[e.
             now_s += STEP_S
             loss = 1.5 + 2.67 * math.exp(-k / 300) + noise.gauss(0, 0.05)
             yield e.StepTaken(
-                step=k + 1, loss=loss, rate=1e-3, grad_norm=1.0, tokens=768, took_s=STEP_S, data_s=0.001, at_s=now_s
-            )  # fmt: skip
+                step=k + 1, loss=loss, lr=1e-3, grad_norm=1.0, tokens=768, took_s=STEP_S, data_s=0.001, at_s=now_s
+            )
     if ends:
-        parts = {"train": 24 * steps / 1000, "data": steps / 1000, "eval": 7.2, "checkpoint": 0.16, "sample": 2.7, "other": 0.5}
+        parts = {
+            "train": 24 * steps / 1000,
+            "data": steps / 1000,
+            "eval": 7.2,
+            "checkpoint": 0.16,
+            "sample": 2.7,
+            "other": 0.5,
+        }
         yield e.RunEnded(step=steps, why="finished", parts=parts, wall_s=sum(parts.values()), at_s=now_s)
 
 
 def evaluated(step: int, split: str, loss: float, at_s: float) -> e.Evaluated:
     return e.Evaluated(
-        step=step, split=split, loss=loss, standard_error=0.0051, batch_losses=[loss], batches="b", tokens=15360, took_s=EVAL_S, at_s=at_s,
+        step=step,
+        split=split,
+        loss=loss,
+        standard_error=0.0051,
+        batch_losses=[loss],
+        batches="b",
+        tokens=15360,
+        took_s=EVAL_S,
+        at_s=at_s,
         bits_per_byte=loss / math.log(2) if split == "val" else None,
-    )  # fmt: skip
+    )
 
 
 def made_progress(steps: int = 2000, ends: bool = True) -> Progress:

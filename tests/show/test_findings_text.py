@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from nanolens.errors import Fault, UserError
+from nanolens.diagnosis.words import diagnosis_parts
 from nanolens.facts.finding import Change, Evidence, Finding, NotChecked
 from nanolens.message import msg
-from nanolens.present import markdown, text
-from nanolens.present.blocks import plain
+from nanolens.show.answer import fenced, markdown
+from nanolens.show.document import plain
 
 FINDING = Finding(
     code="eval_dominates_time",
@@ -35,18 +35,21 @@ FINDING = Finding(
 )
 DIAGNOSIS = SimpleNamespace(
     findings=(FINDING,),
-    not_checked=(NotChecked("loss_spike", msg("there are too few losses")), NotChecked("constant_loss", msg("there are too few losses"))),
+    not_checked=(
+        NotChecked("loss_spike", msg("there are too few losses")),
+        NotChecked("constant_loss", msg("there are too few losses")),
+    ),
 )
 
 
 def test_a_finding_in_a_terminal() -> None:
     assert (
-        text.findings(DIAGNOSIS, "en", 100)  # type: ignore[arg-type]
+        plain(diagnosis_parts(DIAGNOSIS), 100)  # type: ignore[arg-type]
         == """\
 1. likely: evaluations take 34.7% of the time, 88.3 s in all (eval_dominates_time)
-   - share of the time that evaluations take: 34.7%, usual 1% to 10%
+   - share of the time that evaluations take: 34.7%, expected 1% to 10%
      every 250 updates; recorded
-   To do: evaluate less often, or fewer batches
+   What to do: evaluate less often, or fewer batches
      eval_interval = 1730   # 250
      nanolens train --eval_interval=1730
    This is wrong if the evaluations are what the run is for
@@ -58,31 +61,20 @@ Not checked
 
 
 def test_a_finding_in_hindi_keeps_numbers_keys_and_commands() -> None:
-    said = text.findings(DIAGNOSIS, "hi", 100)  # type: ignore[arg-type]
-    assert "34.7%" in said and "1% से 10%" in said and "eval_interval = 1730   # 250" in said and "संभावित" in said
+    said = plain(diagnosis_parts(DIAGNOSIS), 100, "hi")  # type: ignore[arg-type]
+    assert "34.7%" in said and "1% से 10%" in said and "eval_interval = 1730   # 250" in said and "बहुत संभव" in said
 
 
 def test_a_finding_in_markdown() -> None:
-    said = markdown.findings(DIAGNOSIS)  # type: ignore[arg-type]
-    assert said.startswith("### 1. evaluations take 34.7% of the time")
+    said = markdown(diagnosis_parts(DIAGNOSIS))  # type: ignore[arg-type]
+    assert said.startswith("### 1. likely: evaluations take 34.7% of the time")
     assert "```\neval_interval = 1730   # 250\nnanolens train --eval_interval=1730\n```" in said
-    assert "- `loss_spike`: there are too few losses" in said
+    assert "- `loss_spike`, `constant_loss`: there are too few losses" in said
 
 
 def test_a_fence_is_longer_than_what_it_holds() -> None:
-    assert markdown.fenced("a ``` b") == "````\na ``` b\n````"
+    assert fenced("a ``` b") == "````\na ``` b\n````"
 
 
 def test_nothing_found_is_said() -> None:
-    assert text.findings(SimpleNamespace(findings=(), not_checked=())) == "Nothing stands out.\n\n"  # type: ignore[arg-type]
-
-
-def test_an_error_says_what_where_and_how_to_mend_it() -> None:
-    error = UserError(
-        Fault(
-            msg("there is no setting {key:code}", key="n_layr"),
-            msg("{where:code}", where="a.toml line 3"),
-            msg("did you mean {nearest:code}?", nearest="n_layer"),
-        )
-    )
-    assert plain(text.faults_blocks(error)) == "error: there is no setting n_layr\n  in: a.toml line 3\n  fix: did you mean n_layer?\n"
+    assert plain(diagnosis_parts(SimpleNamespace(findings=(), not_checked=()))) == "Nothing stands out.\n\n"  # type: ignore[arg-type]

@@ -6,11 +6,10 @@ import io
 import re
 import shlex
 
-from made_run import KNOWN, made_run
-
 from nanolens.record import events as e
 from nanolens.record.progress import Progress, about_run
 from nanolens.show.lines import LineView, eval_line, header, iter_line
+from tests.show.made_run import KNOWN, made_run
 
 
 def lines_of(events, **options) -> list[str]:
@@ -37,19 +36,28 @@ def test_the_first_line_names_nanolens_and_the_meaning_of_its_numbers():
     assert words[:2] == ["#", "nanolens"]
     facts = dict(word.split("=", 1) for word in words[3:])
     assert facts == {
-        "run": "runs/my run", "loss": "mean", "time": "step_only", "updates_before_printed": "1", "mfu": "unsmoothed",
-        "peak_flops": "210000000000", "peak_origin": "measured: a matmul", "flops_per_token": "5160000", "parameters_total": "804096",
-        "tokens_per_update": "768", "device": "cpu", "dtype": "float32",
-    }  # fmt: skip
+        "run": "runs/my run",
+        "loss": "mean",
+        "time": "step_only",
+        "updates_before_printed": "1",
+        "mfu": "unsmoothed",
+        "peak_flops": "210000000000",
+        "peak_origin": "measured: a matmul",
+        "flops_per_token": "5160000",
+        "parameters_total": "804096",
+        "tokens_per_update": "768",
+        "device": "cpu",
+        "dtype": "float32",
+    }
 
 
 def test_iter_k_is_the_update_from_step_k():
-    event = e.StepTaken(step=1, loss=4.2, rate=1e-3, grad_norm=1.0, tokens=768, took_s=0.05512)
+    event = e.StepTaken(step=1, loss=4.2, lr=1e-3, grad_norm=1.0, tokens=768, took_s=0.05512)
     assert iter_line(event, about_run("x", {})) == "iter 0: loss 4.2000, time 55.12ms, mfu -100.00%"
 
 
 def test_a_nan_stays_a_nan():
-    event = e.StepTaken(step=8, loss="nan", rate=1e-3, grad_norm="nan", tokens=768, took_s=0.05)
+    event = e.StepTaken(step=8, loss="nan", lr=1e-3, grad_norm="nan", tokens=768, took_s=0.05)
     assert iter_line(event, about_run("x", {})).startswith("iter 7: loss nan, ")
     assert eval_line(250, 2.4, float("inf")) == "step 250: train loss 2.4000, val loss inf"
 
@@ -61,7 +69,8 @@ def test_log_interval_thins_the_iterations_as_in_nanogpt():
 
 def test_every_line_is_nanogpts_or_a_comment():
     known = re.compile(
-        r"#|step \d+: train loss [\d.]+, val loss [\d.]+$|iter \d+: loss [\d.]+, time [\d.]+ms, mfu -?[\d.]+%$|saving checkpoint to \S+$"
+        r"#|step \d+: train loss [\d.]+, val loss [\d.]+$|iter \d+: loss [\d.]+, time [\d.]+ms, mfu "
+        r"-?[\d.]+%$|saving checkpoint to \S+$"
     )
     lines = lines_of(made_run(600))
     assert not [line for line in lines if not known.match(line)]

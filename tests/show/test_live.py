@@ -6,13 +6,14 @@ import io
 import time
 
 import pytest
-from made_run import KNOWN, made_progress, made_run
 
 from nanolens.message import msg
 from nanolens.record import events as e
 from nanolens.record.progress import Progress, about_run
 from nanolens.show import live
-from nanolens.show.live import LiveView, Screen, cells, clean, screen, wrapped
+from nanolens.show.document import cells, clean, wrapped
+from nanolens.show.live import LiveView, Screen, screen
+from tests.show.made_run import KNOWN, made_progress, made_run
 
 HINT = msg("Ctrl-C saves and stops")
 
@@ -32,7 +33,9 @@ def text_of(progress: Progress, width: int, height: int, **options) -> str:
 
     stream = io.StringIO()
     rows = screen(progress, width, height - 1, now_s=progress.last_at_s + 0.2, hint=HINT, **options)
-    Console(file=stream, width=width, height=height, color_system=None, legacy_windows=False).print(Screen(rows), end="")
+    Console(file=stream, width=width, height=height, color_system=None, legacy_windows=False).print(
+        Screen(rows), end=""
+    )
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
@@ -84,7 +87,9 @@ def test_it_fits_any_screen(width: int, height: int, lang: str):
 
 def test_nothing_from_a_run_folder_steers_the_terminal():
     hostile = "\x1b[2J\x1b]0;title\x07\r\b\u202eevil\n"
-    it = Progress(about_run(hostile, {**KNOWN, "dataset": hostile, "arch": hostile, "device": hostile, "peak_origin": hostile}))
+    it = Progress(
+        about_run(hostile, {**KNOWN, "dataset": hostile, "arch": hostile, "device": hostile, "peak_origin": hostile})
+    )
     for event in made_run(30, ends=False):
         it.take(event)
     it.take(e.Chosen(what=hostile, value=hostile, because=hostile))
@@ -103,7 +108,7 @@ def test_nothing_from_a_run_folder_steers_the_terminal():
 
 def test_numbers_that_are_not_finite_are_shown_as_such():
     it = made_progress(steps=300, ends=False)
-    it.take(e.StepTaken(step=301, loss="nan", rate=1e-3, grad_norm="inf", tokens=768, took_s=0.02))
+    it.take(e.StepTaken(step=301, loss="nan", lr=1e-3, grad_norm="inf", tokens=768, took_s=0.02))
     it.take(e.Evaluated(step=301, split="val", loss="inf", standard_error="nan", batch_losses=[], batches="", tokens=1))
     text = text_of(it, 80, 24)
     assert "loss  nan" in text and " inf" in text
@@ -157,7 +162,7 @@ quickstart-1 · 804,096 parameters · gpt2 · cpu float32 · pydocs         trai
 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━─────────────   75%  step 1,500 of 2,000
 46 s so far · 15 s to go, until 01:47                             saved at 1,500
 
-loss  1.4758  learning rate 0.001             step   train     val
+loss  1.4758  lr 0.001                        step   train     val
 3.01 │•⠉⠉⠉⠑⡄                                   750  1.6892  1.7379 ± 0.0051
      │     ⠈•⣄                               1,000  1.5652  1.6202 ± 0.0051
      │        ⠑⠤⣀                            1,250  1.5114  1.5726 ± 0.0051
@@ -165,7 +170,7 @@ loss  1.4758  learning rate 0.001             step   train     val
 1.51 │                ⠉⠉⠊⠒⠒⠤⠤⠤•⠤⠤⠤⢄⣀•⣀⢄⣀⣀•
       0                              1,500
 
-speed  30,720 tokens/s · 25.0 ms a step · MFU 75.5% of 210 GFLOP/s (measured)
+speed  30,720 tokens/s · 25.0 ms per step · MFU 75.5% of 210 GFLOP/s (measured)
 time   █████████████████████████████████████████████████████████████████████████
        train 79%  eval 12%  sample 5%  data 3%  checkpoint 0.3%  other 0.4%
 
@@ -181,7 +186,7 @@ quickstart-1 · 804,096 parameters · gpt2 · cpu float32 · pydocs         trai
 ─────────────────────────────────────────────────────────    0%  step 0 of 2,000
 
 
-  ok  initial loss  4.18  usual 4.174
+  ok  initial loss  4.18  expected 4.174
   dtype = float32  16-bit arithmetic is not faster on most CPUs
 
 

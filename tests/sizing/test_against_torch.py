@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nanolens.config.fields import Config
-from nanolens.sizing import flops_per_token, parameters, shape_of
+from nanolens.sizing.shape import flops_per_token, parameters, shape_of
 
 torch = pytest.importorskip("torch")
 
@@ -16,13 +16,18 @@ def random_configs(arch, count):
         heads = draw.choice([1, 2, 4])
         yield (
             Config(
-                arch=arch, n_layer=draw.randint(1, 3), n_head=heads, n_embd=heads * draw.choice([8, 16, 24]),
-                block_size=draw.choice([8, 16, 32]), bias=draw.random() < 0.5, token_shift=draw.random() < 0.5,
+                arch=arch,
+                n_layer=draw.randint(1, 3),
+                n_head=heads,
+                n_embd=heads * draw.choice([8, 16, 24]),
+                block_size=draw.choice([8, 16, 32]),
+                bias=draw.random() < 0.5,
+                token_shift=draw.random() < 0.5,
                 ngram_rows=draw.choice([0, 64]),
                 ngram_order=draw.choice([2, 3, 5]),
             ),
             draw.randint(11, 97),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "modern"])

@@ -3,12 +3,19 @@
 import pytest
 
 from nanolens.config.fields import Config
-from nanolens.sizing import GPT2_FAMILY, Shape, flops_per_token, memory, parameters, shape_of
+from nanolens.sizing.memory import memory
+from nanolens.sizing.shape import GPT2_FAMILY, Shape, flops_per_token, parameters, shape_of
 
 
 def gpt(layers, width, vocab, context, *, bias=False, heads=None, tied=True):
     return Shape(
-        n_layer=layers, n_head=heads or max(1, width // 64), n_embd=width, block_size=context, vocab_size=vocab, bias=bias, tied=tied
+        n_layer=layers,
+        n_head=heads or max(1, width // 64),
+        n_embd=width,
+        block_size=context,
+        vocab_size=vocab,
+        bias=bias,
+        tied=tied,
     )
 
 
@@ -73,4 +80,6 @@ def test_logits_outweigh_the_layers_of_a_small_model_with_a_large_vocabulary():
     parts = memory(gpt(12, 384, 50304, 1024), batch_size=12, dtype="bfloat16")
     assert 6e9 < parts.logits < 10e9
     assert parts.activations < parts.logits / 2
-    assert memory(gpt(12, 384, 50304, 1024), batch_size=12, dtype="bfloat16", chunked_head=True).logits < parts.logits / 10
+    assert (
+        memory(gpt(12, 384, 50304, 1024), batch_size=12, dtype="bfloat16", chunked_head=True).logits < parts.logits / 10
+    )

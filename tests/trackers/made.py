@@ -1,4 +1,5 @@
-"""A run folder made of events, without a training: every kind of number, a NaN, samples, a checkpoint, and a resume where asked for."""
+"""A run folder made of events, without a training: every kind of number, a NaN, samples, a checkpoint, and a resume
+where asked for."""
 
 from __future__ import annotations
 
@@ -10,8 +11,21 @@ from nanolens.record.write import Recorder, write_run_file
 
 FLOPS, PEAK, TOKENS = 1e6, 1e9, 64
 FACTS = {
-    "config": {"batch_size": 4, "block_size": 16, "learning_rate": 0.01, "max_iters": 30, "dataset": "tiny", "vocab_size": None},
-    "machine": {"hardware": "a laptop", "device": "cpu", "dtype": "float32", "peak_flops": PEAK, "peak_origin": "measured"},
+    "config": {
+        "batch_size": 4,
+        "block_size": 16,
+        "learning_rate": 0.01,
+        "max_iters": 30,
+        "dataset": "tiny",
+        "vocab_size": None,
+    },
+    "machine": {
+        "hardware": "a laptop",
+        "device": "cpu",
+        "dtype": "float32",
+        "peak_flops": PEAK,
+        "peak_origin": "measured",
+    },
     "sizes": {"flops_per_token": FLOPS, "parameters_total": 3568, "tokens_per_update": TOKENS},
     "versions": {"nanolens": "0.1.0"},
     "data": {"fingerprint": "abc", "facts": {"train_tokens": 3600}},
@@ -21,22 +35,40 @@ FACTS = {
 def step(k: int, shift: float = 0.0) -> e.StepTaken:
     loss = "nan" if k == 7 else 2.5 / k + shift
     return e.StepTaken(
-        step=k, loss=loss, rate=0.01 / k, grad_norm=1.0 + k / 10, clipped=k % 2 == 0, tokens=TOKENS, took_s=0.01 + k / 1000, data_s=k / 1e5,
-        memory_bytes=1000 * k if k % 16 == 1 else None, at_s=1000.0 + k,
-    )  # fmt: skip
+        step=k,
+        loss=loss,
+        lr=0.01 / k,
+        grad_norm=1.0 + k / 10,
+        clipped=k % 2 == 0,
+        tokens=TOKENS,
+        took_s=0.01 + k / 1000,
+        data_s=k / 1e5,
+        memory_bytes=1000 * k if k % 16 == 1 else None,
+        at_s=1000.0 + k,
+    )
 
 
 def evaluation(k: int, split: str) -> e.Evaluated:
     loss = 3.0 - k / 20 + (0.1 if split == "val" else 0.0)
     return e.Evaluated(
-        step=k, split=split, loss=loss, standard_error=0.01 + k / 1000, batch_losses=[loss, loss], batches="fp", tokens=128,
-        bits_per_byte=loss * 1.5, took_s=0.25, at_s=1000.5 + k,
-    )  # fmt: skip
+        step=k,
+        split=split,
+        loss=loss,
+        standard_error=0.01 + k / 1000,
+        batch_losses=[loss, loss],
+        batches="fp",
+        tokens=128,
+        bits_per_byte=loss * 1.5,
+        took_s=0.25,
+        at_s=1000.5 + k,
+    )
 
 
 def around(k: int) -> list[e.Event]:
     """What is told at an evaluation."""
-    sample = e.SampleWritten(step=k, text=f"sample of step {k}\n```\nwith a fence, <b> and & in it", took_s=0.1, at_s=1000.6 + k)
+    sample = e.SampleWritten(
+        step=k, text=f"sample of step {k}\n```\nwith a fence, <b> and & in it", took_s=0.1, at_s=1000.6 + k
+    )
     return [evaluation(k, "train"), evaluation(k, "val"), sample]
 
 
@@ -78,24 +110,34 @@ def expected(last: int = 30, shift: float = 0.0) -> dict[tuple[int, str], float]
             case e.StepTaken():
                 k, speed = event.step, event.tokens / event.took_s
                 found |= {
-                    (k, "batch/loss"): float(event.loss), (k, "lr"): event.rate, (k, "batch/grad_norm"): float(event.grad_norm),
-                    (k, "batch/clipped"): float(event.clipped), (k, "batch/tokens"): event.tokens, (k, "speed/step_s"): event.took_s,
-                    (k, "speed/data_s"): event.data_s, (k, "speed/tokens_per_s"): speed, (k, "mfu"): 100 * speed * FLOPS / PEAK,
-                }  # fmt: skip
+                    (k, "batch/loss"): float(event.loss),
+                    (k, "lr"): event.lr,
+                    (k, "batch/grad_norm"): float(event.grad_norm),
+                    (k, "batch/clipped"): float(event.clipped),
+                    (k, "batch/tokens"): event.tokens,
+                    (k, "speed/step_s"): event.took_s,
+                    (k, "speed/data_s"): event.data_s,
+                    (k, "speed/tokens_per_s"): speed,
+                    (k, "mfu"): 100 * speed * FLOPS / PEAK,
+                }
                 if event.memory_bytes is not None:
                     found[k, "speed/memory_bytes"] = event.memory_bytes
             case e.Evaluated():
                 k, split = event.step, event.split
                 found |= {
-                    (k, f"{split}/loss"): float(event.loss), (k, f"{split}/loss_se"): float(event.standard_error),
-                    (k, f"{split}/bits_per_byte"): float(event.bits_per_byte or math.nan), (k, "speed/eval_s"): 0.5,
-                }  # fmt: skip
+                    (k, f"{split}/loss"): float(event.loss),
+                    (k, f"{split}/loss_se"): float(event.standard_error),
+                    (k, f"{split}/bits_per_byte"): float(event.bits_per_byte or math.nan),
+                    (k, "speed/eval_s"): 0.5,
+                }
             case e.CheckpointSaved():
                 k = event.step
                 found |= {
-                    (k, "checkpoint/bytes"): 1234, (k, "checkpoint/stall_s"): 0.002, (k, "checkpoint/write_s"): 0.2,
+                    (k, "checkpoint/bytes"): 1234,
+                    (k, "checkpoint/stall_s"): 0.002,
+                    (k, "checkpoint/write_s"): 0.2,
                     (k, "checkpoint/step"): k,
-                }  # fmt: skip
+                }
     return found
 
 

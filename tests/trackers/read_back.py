@@ -33,8 +33,8 @@ def tensorboard(folder: Path) -> tuple[Numbers, dict[str, list[tuple[int, str]]]
 
 
 def wandb_records(path: Path) -> Iterator[Any]:
-    """The records of a `.wandb` file by W&B's own message classes. The file is LevelDB's log format behind a header of 7 bytes: blocks of
-    32 KiB, records of checksum, length, kind (1 whole, 2 first, 3 middle, 4 last) and data."""
+    """The records of a `.wandb` file by W&B's own message classes. The file is LevelDB's log format behind a header of
+    7 bytes: blocks of 32 KiB, records of checksum, length, kind (1 whole, 2 first, 3 middle, 4 last) and data."""
     from wandb.proto import wandb_internal_pb2
 
     raw = path.read_bytes()
@@ -85,7 +85,9 @@ def wandb(folder: Path) -> tuple[Numbers, dict[str, Any], dict[str, Any], dict[s
         elif kind == "config":
             config |= {item.key: json.loads(item.value_json) for item in record.config.update}
         elif kind == "summary":
-            summary |= {(item.key or "/".join(item.nested_key)): json.loads(item.value_json) for item in record.summary.update}
+            summary |= {
+                (item.key or "/".join(item.nested_key)): json.loads(item.value_json) for item in record.summary.update
+            }
     return numbers, media, config, summary
 
 
@@ -100,7 +102,9 @@ def trackio(database: Path, run: str) -> tuple[Numbers, dict[Any, str], dict[str
     numbers: Numbers = {}
     texts: dict[Any, str] = {}
     with sqlite3.connect(database) as connection:
-        for step, said in connection.execute("select step, metrics from metrics where run_name = ? order by id", (run,)):
+        for step, said in connection.execute(
+            "select step, metrics from metrics where run_name = ? order by id", (run,)
+        ):
             for name, value in json.loads(said).items():
                 if isinstance(value, dict):
                     texts[step, name] = value["_value"]

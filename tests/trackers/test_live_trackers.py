@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import made
 import pytest
 
 from nanolens.config.fields import Config
@@ -21,6 +20,7 @@ from nanolens.record.read import read_run
 from nanolens.record.write import Recorder, write_run_file
 from nanolens.session.listeners import Listeners
 from nanolens.trackers.live import Tracking, trackers_asked
+from tests.trackers import made
 
 FAKE = '''
 """Looks like wandb, and does what the environment says, at the call that it names."""
@@ -50,7 +50,8 @@ def init(**more):
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """fake("log", "60"): a wandb that sleeps so many seconds at that call, or `raise`s. Gives the folder in which it notes its calls."""
+    """fake("log", "60"): a wandb that sleeps so many seconds at that call, or `raise`s. Gives the folder in which it
+    notes its calls."""
 
     def install(at: str, does: str) -> Path:
         for name in ("fake", "calls"):
@@ -90,8 +91,12 @@ def lives(tracker: Tracking) -> bool:
 HEAVY = pytest.mark.heavy  # each case is a Python of its own
 
 
-@pytest.mark.parametrize("at", [pytest.param("import", marks=HEAVY), "init", "log", pytest.param("finish", marks=HEAVY)])
-def test_the_training_thread_never_waits_for_a_tracker_that_hangs(at: str, fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "at", [pytest.param("import", marks=HEAVY), "init", "log", pytest.param("finish", marks=HEAVY)]
+)
+def test_the_training_thread_never_waits_for_a_tracker_that_hangs(
+    at: str, fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     calls = fake(at, "600")
     listeners, tracker = begun(tmp_path / "run")
     for event in [*made.around(0), *made.events(1, 30)]:
@@ -112,7 +117,7 @@ def test_the_training_thread_never_waits_for_a_tracker_that_hangs(at: str, fake,
     assert listeners.close() == []
     assert not lives(tracker)
     assert len(read_run(tmp_path / "run").steps) == last, "the record is complete"
-    said = tracker.told()
+    said = tracker.problem()
     assert said is not None and said.args["send"] == f"nanolens send {tmp_path / 'run'} --to=wandb"
     assert said.args["missed"] == (0 if at == "finish" else last)
 
@@ -129,7 +134,7 @@ def test_a_tracker_that_raises_is_told_of_at_once_and_at_the_end(at: str, fake, 
     assert listeners.close() == []
     claims = [mark.text for mark in read_run(tmp_path / "run").marks if mark.kind == "warned"]
     assert claims == ["tracker_failed: wandb: ConnectionError: no such project"]
-    said = tracker.told()
+    said = tracker.problem()
     assert said is not None and (said.args["missed"], said.args["because"]) == (30, "ConnectionError: no such project")
 
 
@@ -141,7 +146,7 @@ def test_a_tracker_that_is_well_gets_everything_and_nothing_is_said(fake, tmp_pa
         listeners.emit(event)
     wait_for(lambda: tracker._has_ended)
     tracker._grace_s = tracker.patience_s = 60.0
-    assert listeners.close() == [] and tracker.told() is None
+    assert listeners.close() == [] and tracker.problem() is None
     assert (calls / "rows").read_text().split() == [str(k) for k in range(31)]
     assert (calls / "finish").exists()
     chosen = [mark.text for mark in read_run(tmp_path / "run").marks if mark.kind == "chosen"]
@@ -157,7 +162,9 @@ def test_a_tracker_process_ends_when_the_training_is_killed(fake, tmp_path: Path
     )
     folder = made.made_run(tmp_path / "run")
     environment = {**os.environ, "NANOLENS_ORPHAN_S": "0.5"}
-    parent = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True, env=environment)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     wait_for((calls / "log").exists)
@@ -183,8 +190,7 @@ def test_which_trackers_are_asked_for(settings: dict, asked: list[str]):
 
 
 def train(*more: str, **options) -> subprocess.Popen:
-    sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
-    from tiny import SETTINGS
+    from tests.cli.tiny import SETTINGS
 
     words = [sys.executable, "-m", "nanolens", "train", "quickstart", *SETTINGS, "--out_dir=runs/it", *more]
     return subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
@@ -192,8 +198,7 @@ def train(*more: str, **options) -> subprocess.Popen:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
-    from tiny import make_data
+    from tests.cli.tiny import make_data
 
     monkeypatch.chdir(tmp_path)
     make_data(tmp_path)
@@ -207,12 +212,12 @@ def test_ctrl_c_with_a_hanging_tracker_saves_and_ends(data: Path, fake):
     child.send_signal(signal.SIGINT)
     said, _ = child.communicate(timeout=60)
     assert child.returncode == 130
-    from nanolens.checkpoint import verify
-    from nanolens.record.layout import checkpoint_folders, step_of
+    from nanolens.record import checkpoint_folders, step_of
+    from nanolens.training.checkpoint import verify
 
     newest = checkpoint_folders(data)[0]
     assert not verify(newest) and step_of(newest) == read_run(data).steps.step[-1]
-    assert re.search(r"wandb was not done 3\.\d+ s after the run and\s+#?\s*lacks", said), said
+    assert re.search(r"wandb was not finished 3\.\d+ s after the run and\s+#?\s*is\s+#?\s*missing", said), said
 
 
 @pytest.mark.heavy
@@ -220,7 +225,7 @@ def test_ctrl_c_with_a_hanging_tracker_saves_and_ends(data: Path, fake):
 def test_a_resumed_training_goes_on_in_the_same_tracker_run(tracker: str, data: Path, monkeypatch: pytest.MonkeyPatch):
     """By the commands, with the libraries themselves: stopped at 20, resumed to 30."""
     pytest.importorskip(tracker)
-    import read_back
+    from tests.trackers import read_back
 
     monkeypatch.setenv("TRACKIO_DIR", str(data.parent / "db"))
     monkeypatch.setenv("NANOLENS_TRACKER_S", "90")
@@ -249,17 +254,19 @@ def test_a_resumed_training_goes_on_in_the_same_tracker_run(tracker: str, data: 
     assert json.loads((data / "trackers" / f"{tracker}.json").read_text())["state"] == "finished"
 
 
-def test_a_missing_library_is_an_error_for_who_types_it_and_a_note_for_a_config_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_missing_library_is_an_error_for_who_types_it_and_a_note_for_a_config_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     from nanolens.config.load import load
     from nanolens.errors import UserError
-    from nanolens.trackers import live as tracking
+    from nanolens.trackers import live
 
-    monkeypatch.setattr(tracking, "is_installed", lambda name: False)
+    monkeypatch.setattr(live, "is_installed", lambda name: False)
     with pytest.raises(UserError) as raised:
-        tracking.check_trackers(load("quickstart", [("wandb_log", "True")]))
+        live.check_trackers(load("quickstart", [("wandb_log", "True")]))
     assert str(raised.value.faults[0].fix) == "run pip install 'nanolens[wandb]'"
     (tmp_path / "train_plays.py").write_text("wandb_log = True\nwandb_project = 'plays'\n")
     settings = load(str(tmp_path / "train_plays.py"))
-    (note,) = tracking.check_trackers(settings)
+    (note,) = live.check_trackers(settings)
     assert note.args["send"] == "nanolens send RUN --to=wandb"
-    assert tracking.tracking(settings.config, tmp_path, lambda event: None) == []
+    assert live.tracking(settings.config, tmp_path, lambda event: None) == []

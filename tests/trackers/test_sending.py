@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import made
 import numpy as np
 import pytest
-import read_back
 
 from nanolens.record import events as e
 from nanolens.record.read import read_run
-from nanolens.trackers import rows
+from nanolens.trackers import Tracker, rows
 from nanolens.trackers import sender as sending
 from nanolens.trackers.sender import Sender, send
+from tests.trackers import made, read_back
 
 FLOAT32 = 6e-8  # TensorBoard keeps no more
 
@@ -39,8 +38,12 @@ def test_columns_and_events_give_the_same_rows(tmp_path: Path):
     by_columns = list(rows.rows_of(read_run(folder)))
     assert [row.step for row in by_columns] == [row.step for row in told] == list(range(31))
     for ours, theirs in zip(told, by_columns, strict=True):
-        only_in_events = {name for name in ours.values if name.startswith("checkpoint/") or name in ("mfu", "train/bits_per_byte")}
-        assert {k: v for k, v in ours.values.items() if k not in only_in_events} == pytest.approx(theirs.values, nan_ok=True)
+        only_in_events = {
+            name for name in ours.values if name.startswith("checkpoint/") or name in ("mfu", "train/bits_per_byte")
+        }
+        assert {k: v for k, v in ours.values.items() if k not in only_in_events} == pytest.approx(
+            theirs.values, nan_ok=True
+        )
         assert ours.texts == theirs.texts
 
 
@@ -65,11 +68,17 @@ def test_wandb_has_every_number(tmp_path: Path):
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
     numbers, media, config, summary = read_back.wandb(folder)
     made.same(numbers, made.expected())
-    assert config["learning_rate"]["value"] if isinstance(config["learning_rate"], dict) else config["learning_rate"] == 0.01
+    assert (
+        config["learning_rate"]["value"]
+        if isinstance(config["learning_rate"], dict)
+        else config["learning_rate"] == 0.01
+    )
     assert "sample of step 20\n```\nwith a fence, &lt;b&gt; and &amp; in it" in media[20, "sample"]
     assert "nan" in summary["findings"].lower() and summary["best_step"] == 30
     record = next(
-        record.run for record in read_back.wandb_records(next(folder.glob("*.wandb"))) if record.WhichOneof("record_type") == "run"
+        record.run
+        for record in read_back.wandb_records(next(folder.glob("*.wandb")))
+        if record.WhichOneof("record_type") == "run"
     )
     assert (record.project, record.display_name) == ("plays", "first")
 
@@ -111,7 +120,7 @@ def test_mlflow_has_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"sample", "findings.md"}
 
 
-class Memory:
+class Memory(Tracker):
     """A tracker that only remembers, and may fail."""
 
     can_rewind = False
@@ -145,7 +154,8 @@ class Memory:
 
 
 def sent_by(folder: Path, tracker: Memory, name: str = "wandb"):
-    sender = Sender(folder, name, tracker)
+    sender = Sender(folder, name)
+    sender.tracker = tracker
     sender.open()
     sender.pump()
     return sender.finish()
@@ -154,7 +164,9 @@ def sent_by(folder: Path, tracker: Memory, name: str = "wandb"):
 def test_a_run_that_still_goes_on_is_sent_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "run"
     monkeypatch.setattr("nanolens.record.read.state_of", lambda folder, record: "running")
-    made.write(folder, [e.RunStarted(step=0), *made.around(0), *made.events(1, 10)[:-2]])  # the sample of step 10 is still being written
+    made.write(
+        folder, [e.RunStarted(step=0), *made.around(0), *made.events(1, 10)[:-2]]
+    )  # the sample of step 10 is still being written
     first = Memory()
     assert sent_by(folder, first).step == 9, "more may come of step 10"
     monkeypatch.undo()
@@ -189,7 +201,8 @@ def test_after_a_failure_the_rest_is_sent_and_nothing_is_missing(tmp_path: Path,
     monkeypatch.setattr(sending, "KEPT_EVERY_S", 0.0)
     folder = made.made_run(tmp_path / "run")
     tracker = Memory()
-    sender = Sender(folder, "wandb", tracker)
+    sender = Sender(folder, "wandb")
+    sender.tracker = tracker
     sender.open()
     add = tracker.add
 
@@ -218,7 +231,9 @@ def test_a_resumed_run_goes_on_in_the_same_tracker_run(can_rewind: bool, tmp_pat
     made.write(folder, [e.RunStarted(step=0), *made.around(0), *made.events(1, 17)])
     sent_by(folder, first)
     assert [row.step for row in first.rows] == list(range(18))
-    made.write(folder, [e.RunStarted(step=10, resumed_from="step-000010"), *made.events(11, 30, shift=0.5), made.ended(30)])
+    made.write(
+        folder, [e.RunStarted(step=10, resumed_from="step-000010"), *made.events(11, 30, shift=0.5), made.ended(30)]
+    )
     second = Memory()
     second.can_rewind, second.rows = can_rewind, list(first.rows)
     done = sent_by(folder, second)
@@ -254,10 +269,15 @@ def test_tensorboard_forgets_what_was_undone(tmp_path: Path):
 def test_an_evaluation_told_after_the_resume_is_not_lost(tmp_path: Path):
     """Stopped inside the evaluation of step 10, which the next attempt does first of all."""
     folder = tmp_path / "run"
-    made.write(folder, [e.RunStarted(step=0), *made.around(0), *made.events(1, 10, every=100), made.ended(10, "stopped")])
+    made.write(
+        folder, [e.RunStarted(step=0), *made.around(0), *made.events(1, 10, every=100), made.ended(10, "stopped")]
+    )
     first = Memory()
     sent_by(folder, first)
-    made.write(folder, [e.RunStarted(step=10, resumed_from="step-000010"), *made.around(10), *made.events(11, 12), made.ended(12)])
+    made.write(
+        folder,
+        [e.RunStarted(step=10, resumed_from="step-000010"), *made.around(10), *made.events(11, 12), made.ended(12)],
+    )
     second = Memory()
     sent_by(folder, second)
     assert second.rows[0].step == 10 and second.rows[0].values["val/loss"] == pytest.approx(2.6)
@@ -287,7 +307,10 @@ def test_a_log_of_nanogpt_goes_to_tensorboard(tmp_path: Path):
 
 def test_numbers_of_an_own_loop_keep_their_names(tmp_path: Path):
     folder = tmp_path / "run"
-    told = [e.Logged(step=k, values={"loss": 3.0 / k, "lr": 0.1, "reward": float(k), "note": "x", "bad": "nan"}, at_s=1.0) for k in (1, 2)]
+    told = [
+        e.Logged(step=k, values={"loss": 3.0 / k, "lr": 0.1, "reward": float(k), "note": "x", "bad": "nan"}, at_s=1.0)
+        for k in (1, 2)
+    ]
     made.write(folder, [e.RunStarted(step=0), *told, made.ended(2)])
     tracker = Memory()
     sent_by(folder, tracker)
@@ -322,12 +345,14 @@ def test_what_was_sent_to_tensorboard_reads_back_as_the_run(tmp_path: Path):
     pytest.importorskip("tensorboardX")
     folder = made.made_run(tmp_path / "run")
     send(str(folder), "tensorboard")
-    from nanolens.api.sources import open_run
+    from nanolens.logs.open import open_run
 
     ours, back = read_run(folder), open_run(str(folder / "tensorboard"))
     assert back.steps.step.tolist() == ours.steps.step.tolist() and back.evals.step.tolist() == ours.evals.step.tolist()
-    for name in ("loss", "rate", "grad_norm", "took_s", "tokens"):
+    for name in ("loss", "lr", "grad_norm", "took_s", "tokens"):
         np.testing.assert_allclose(getattr(back.steps, name), getattr(ours.steps, name), rtol=FLOAT32, err_msg=name)
     np.testing.assert_allclose(back.evals.val, ours.evals.val, rtol=FLOAT32)
     np.testing.assert_allclose(back.evals.train, ours.evals.train, rtol=FLOAT32)
-    assert back.words.trainer == "nanolens" and back.steps.mfu_frac[0] == pytest.approx(made.TOKENS / 0.011 * made.FLOPS / made.PEAK)
+    assert back.conventions.trainer == "nanolens" and back.steps.mfu_frac[0] == pytest.approx(
+        made.TOKENS / 0.011 * made.FLOPS / made.PEAK
+    )

@@ -1,4 +1,5 @@
-"""A training in a process of its own, for tests that kill it: `python child.py RUN '{"max_iters": 30}'`; resumes where there is a run."""
+"""A training in a process of its own, for tests that kill it: `python child.py RUN '{"max_iters": 30}'`; resumes where
+there is a run."""
 
 from __future__ import annotations
 
@@ -7,9 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from small import SMALL, recorded, small_data
-
-from nanolens.record.layout import is_run
+from nanolens.record import is_run
+from tests.training.small import SMALL, recorded, small_data
 
 if __name__ == "__main__":
     run, changes = Path(sys.argv[1]), json.loads(sys.argv[2])

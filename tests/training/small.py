@@ -15,16 +15,17 @@ import numpy as np
 from nanolens.config.fields import Config
 from nanolens.data.store import Dataset
 from nanolens.data.tokenizers import CharTokenizer
+from nanolens.record import checkpoint_folder
 from nanolens.record.events import Event
-from nanolens.record.layout import checkpoint_folder
-from nanolens.record.write import Recorder, fan_out
-from nanolens.training.loop import Outcome, train
+from nanolens.record.write import Recorder
+from nanolens.training.loop import TrainingOutcome, train
 
 LETTERS = "abcdefgh .\n"
 
 
 def small_data(seed: int = 0, tokens: int = 6000) -> Dataset:
-    """A chain of letters that leans on the last one and a little on the one before: what it holds can be learnt in seconds."""
+    """A chain of letters that leans on the last one and a little on the one before: what it holds can be learnt in
+    seconds."""
     rng = np.random.default_rng(seed)
     count = len(LETTERS)
     near, far = rng.dirichlet(np.full(count, 0.15), size=count), rng.dirichlet(np.full(count, 0.15), size=count)
@@ -34,14 +35,31 @@ def small_data(seed: int = 0, tokens: int = 6000) -> Dataset:
     everything = np.asarray(ids, dtype=np.uint16)
     cut = tokens * 9 // 10
     facts = {"bytes_per_token": 1.0, "val_bytes_per_token": 1.0}
-    return Dataset("small", Path("small"), everything[:cut], everything[cut:], len(LETTERS), CharTokenizer(LETTERS), facts)
+    return Dataset(
+        "small", Path("small"), everything[:cut], everything[cut:], len(LETTERS), CharTokenizer(LETTERS), facts
+    )
 
 
 SMALL = Config(
-    n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=4, gradient_accumulation_steps=1, max_iters=20, eval_interval=10,
-    eval_iters=3, learning_rate=1e-2, min_lr=1e-3, warmup_iters=2, lr_decay_iters=20, device="cpu", dtype="float32", compile=False,
-    threads=1, sample_interval=0,
-)  # fmt: skip
+    n_layer=2,
+    n_head=2,
+    n_embd=16,
+    block_size=16,
+    batch_size=4,
+    gradient_accumulation_steps=1,
+    max_iters=20,
+    eval_interval=10,
+    eval_iters=3,
+    learning_rate=1e-2,
+    min_lr=1e-3,
+    warmup_iters=2,
+    lr_decay_iters=20,
+    device="cpu",
+    dtype="float32",
+    compile=False,
+    threads=1,
+    sample_interval=0,
+)
 
 
 def but(**changes: Any) -> Config:
@@ -56,11 +74,13 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
     return [event for event in events_of(run) if event["event"] == "step_taken"]
 
 
-def recorded(config: Config, data: Dataset, run: Path, listener: Callable[[Event], None] = lambda event: None, **more: Any) -> Outcome:
+def recorded(
+    config: Config, data: Dataset, run: Path, listener: Callable[[Event], None] = lambda event: None, **more: Any
+) -> TrainingOutcome:
     """Trains with the record that a real run has."""
     recorder = Recorder(run)
     try:
-        return train(config, data, run, fan_out(recorder, listener), **more)
+        return train(config, data, run, lambda event: (recorder(event), listener(event)), **more)
     finally:
         recorder.close()
 

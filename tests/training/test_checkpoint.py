@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from nanolens import files
-from nanolens.checkpoint import Snapshot, load, newest_good, save, verify, weights_of
 from nanolens.errors import UserError
+from nanolens.training.checkpoint import Snapshot, load, newest_good, save, verify, weights_of
 
 
 def snapshot(step: int, size: int = 64) -> Snapshot:
@@ -90,7 +90,7 @@ def test_every_damage_is_noticed_and_the_checkpoint_before_is_used(tmp_path: Pat
             found, refused = newest_good([folder(tmp_path, 2), folder(tmp_path, 1)])
             assert found is not None
             assert is_same(found, snapshot(1)), (kind, path.name)
-            assert [item.folder.name for item in refused] == ["step-000002"] * len(refused)
+            assert [path.name for path, _ in refused] == ["step-000002"] * len(refused)
             assert refused
             tried += 1
         path.write_bytes(whole)
@@ -107,7 +107,7 @@ def test_a_missing_file_a_missing_manifest_and_a_swapped_folder_are_noticed(tmp_
         assert verify(copy), name
         shutil.rmtree(copy)
     os.rename(folder(tmp_path, 1), folder(tmp_path, 9))
-    assert "another" in str(verify(folder(tmp_path, 9))[0])
+    assert "a different name" in str(verify(folder(tmp_path, 9))[0])
 
 
 def test_the_message_names_the_file_and_the_difference(tmp_path: Path):
@@ -121,7 +121,8 @@ def test_the_message_names_the_file_and_the_difference(tmp_path: Path):
 
 
 class Fault:
-    """Lets the first `after` operations on the disk pass, and spoils the next one (or, if persistent, all that follow)."""
+    """Lets the first `after` operations on the disk pass, and spoils the next one (or, if persistent, all that
+    follow)."""
 
     def __init__(self, after: int, spoil, persistent: bool):
         self.left, self.spoil, self.persistent, self.fired = after, spoil, persistent, False
@@ -154,7 +155,7 @@ def with_faults(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
     for name in ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir"):
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
     monkeypatch.setattr(shutil, "rmtree", watched(shutil.rmtree))
-    monkeypatch.setattr(sys.modules["nanolens.checkpoint.save"], "save_file", watched(save_file))
+    monkeypatch.setattr(sys.modules["nanolens.training.checkpoint"], "save_file", watched(save_file))
     monkeypatch.setattr(builtins, "open", opened)
 
 
@@ -187,11 +188,14 @@ def test_an_error_at_any_operation_leaves_the_old_checkpoint_whole(
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: once it was raised, every further operation raises it too, as a dead process does nothing any more."""
+    """Stands for SIGKILL: once it was raised, every further operation raises it too, as a dead process does nothing any
+    more."""
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(is_replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(
+    is_replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Dies at the first operation, then at the second, ... also when step 2 is written over an older step 2."""
 
     def die():

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import but, events_of, losses_of, recorded
 
 import nanolens.training.compiling as compiling
 from nanolens.data.store import Dataset
@@ -15,8 +14,9 @@ from nanolens.errors import UserError
 from nanolens.model import build
 from nanolens.model.loss import WithLoss
 from nanolens.record.events import Chosen, Compiled
-from nanolens.train.clock import Clock
 from nanolens.training.machine import choose_machine
+from nanolens.training.state import Clock
+from tests.training.small import but, events_of, losses_of, recorded
 
 
 def decided(monkeypatch: pytest.MonkeyPatch, micro_batch_s: float, left: int, compiled_s: float, fails: bool = False):
@@ -32,12 +32,16 @@ def decided(monkeypatch: pytest.MonkeyPatch, micro_batch_s: float, left: int, co
         return stand_in
 
     monkeypatch.setattr(torch, "compile", compile_module)
-    monkeypatch.setattr(compiling.Trial, "seconds", lambda self, module: compiled_s)
+    monkeypatch.setattr(compiling.SpeedTrial, "seconds", lambda self, module: compiled_s)
     told: list = []
     chosen = compiling.compile_if_it_pays(
-        eager, compiling.Trial(eager, config, machine, 11), machine, Clock(), told.append, step=5, micro_batch_s=micro_batch_s,
+        compiling.SpeedTrial(eager, machine, 11, (config.batch_size, config.block_size)),
+        Clock(),
+        told.append,
+        step=5,
+        micro_batch_s=micro_batch_s,
         micro_batches_left=left,
-    )  # fmt: skip
+    )
     return chosen is stand_in, told
 
 
@@ -67,7 +71,9 @@ def test_a_compiler_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPa
     assert "failed" in told[0].because
 
 
-def test_a_compiler_that_was_asked_for_and_fails_is_one_clear_message(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_compiler_that_was_asked_for_and_fails_is_one_clear_message(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def broken(module):
         raise RuntimeError("long story\nno C++ compiler found")
 

@@ -1,4 +1,5 @@
-"""Evaluations: the same windows each time, every token of a whole split once, and an error that says how sure the mean is."""
+"""Evaluations: the same windows each time, every token of a whole split once, and an error that says how sure the mean
+is."""
 
 from __future__ import annotations
 
@@ -9,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small import but, events_of, recorded, small_data
 
 from nanolens.data.store import Dataset
 from nanolens.model import build
 from nanolens.model.loss import WithLoss, logits_of
-from nanolens.train.evaluation_sets import evaluation_sets
-from nanolens.training.evaluate import evaluate, evaluate_model, summary
+from nanolens.training.evaluate import evaluate, evaluate_model, evaluation_sets, summary
 from nanolens.training.machine import choose_machine
+from tests.training.small import but, events_of, recorded, small_data
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_whole_split_counts_every_token_once(data: Dataset, machine):
     config = but(eval_whole=True, batch_size=5)
     model = build(config, data.vocab_size)
     sets = evaluation_sets(config, data.train, data.val, torch.device("cpu"))
-    seen = evaluate(WithLoss(model), sets.batches("val"), machine)
+    seen = evaluate(WithLoss(model), sets["val"], machine)
     assert seen.tokens == len(data.val) - 1
     total = 0.0
     for start in range(0, len(data.val) - 1, config.block_size):
@@ -71,10 +71,11 @@ def test_evaluating_drops_nothing_and_leaves_the_model_training(data: Dataset, m
     config = but(dropout=0.5)
     model = WithLoss(build(config, data.vocab_size), label_smoothing=0.3)
     sets = evaluation_sets(config, data.train, data.val, torch.device("cpu"))
-    one, other = (evaluate(model, sets.batches("val"), machine) for _ in range(2))
+    one, other = (evaluate(model, sets["val"], machine) for _ in range(2))
     assert one.batch_losses == other.batch_losses
     assert model.training
-    plain = evaluate_model(model.model, sets.batches("val"), machine)
+    batches = [sets["val"].batch(number) for number in range(sets["val"].count)]
+    plain = evaluate_model(model.model, batches, machine)
     assert plain.batch_losses == one.batch_losses, "smoothing is not in it either"
 
 
@@ -82,7 +83,7 @@ def test_each_batch_is_announced_so_that_a_stop_can_come_between(data: Dataset, 
     config = but()
     calls: list[int] = []
     sets = evaluation_sets(config, data.train, data.val, torch.device("cpu"))
-    evaluate(WithLoss(build(config, 11)), sets.batches("val"), machine, lambda: calls.append(1))
+    evaluate(WithLoss(build(config, 11)), sets["val"], machine, lambda: calls.append(1))
     assert len(calls) == config.eval_iters
 
 
@@ -98,7 +99,9 @@ def test_eval_only_evaluates_once_and_stops(data: Dataset, tmp_path: Path):
 def test_eval_only_of_a_resumed_run_evaluates_its_newest_weights(data: Dataset, tmp_path: Path):
     trained = recorded(but(max_iters=10, eval_interval=5), data, tmp_path / "run")
     again = recorded(
-        replace(but(max_iters=10, eval_interval=5), init_from="resume", eval_only=True, eval_whole=True), data, tmp_path / "run"
+        replace(but(max_iters=10, eval_interval=5), init_from="resume", eval_only=True, eval_whole=True),
+        data,
+        tmp_path / "run",
     )
     assert again.step == 10
     assert again.val_loss == pytest.approx(trained.val_loss, abs=0.2)

@@ -6,12 +6,12 @@ import time
 
 import pytest
 import torch
-from small import but, events_of, recorded, steps_of
 
 from nanolens.errors import UserError
 from nanolens.record.events import Chosen
 from nanolens.record.write import read_run_file
 from nanolens.training.machine import choose_machine, measured_peak, usable_cores, with_peak
+from tests.training.small import but, events_of, recorded, steps_of
 
 
 def test_what_was_left_to_the_program_is_told_with_a_reason():
@@ -42,15 +42,19 @@ def test_a_device_that_is_not_there_is_one_clear_message(name: str):
 
 
 def test_the_measured_peak_is_at_least_what_a_matmul_here_reaches():
+    """In one of five tries: another program may take the processor during either measurement."""
     machine = choose_machine(but(), lambda event: None)
     a = torch.randn(512, 512)
-    best_s = float("inf")
-    for _ in range(10):
-        started_at_s = time.perf_counter()
-        a @ a
-        best_s = min(best_s, time.perf_counter() - started_at_s)
-    peak = measured_peak(machine)
-    assert peak > 0.3 * 2 * 512**3 / best_s
+
+    def reached() -> float:
+        best_s = float("inf")
+        for _ in range(10):
+            started_at_s = time.perf_counter()
+            a @ a
+            best_s = min(best_s, time.perf_counter() - started_at_s)
+        return 2 * 512**3 / best_s
+
+    assert any(measured_peak(machine) > 0.3 * reached() for _ in range(5))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -71,5 +75,8 @@ def test_a_step_faster_than_the_peak_makes_the_peak_be_measured_again(data, tmp_
     recorded(but(max_iters=3, eval_interval=3), data, tmp_path / "run")
     facts = read_run_file(tmp_path / "run")
     fastest_s = min(event["took_s"] for event in steps_of(tmp_path / "run"))
-    assert facts["machine"]["peak_flops"] >= facts["sizes"]["flops_per_token"] * facts["sizes"]["tokens_per_update"] / fastest_s
+    assert (
+        facts["machine"]["peak_flops"]
+        >= facts["sizes"]["flops_per_token"] * facts["sizes"]["tokens_per_update"] / fastest_s
+    )
     assert any(event["event"] == "chosen" and event["what"] == "peak_flops" for event in events_of(tmp_path / "run"))

@@ -11,11 +11,19 @@ import torch
 from nanolens.config.fields import Config
 from nanolens.model.gpt2 import GPT2
 from nanolens.model.modern import Modern
-from nanolens.train import muon
-from nanolens.train.muon import Muon, build_muon, groups_by_shape, momentum_at, orthogonalised, peak_rate
+from nanolens.training import optimizers
+from nanolens.training.optimizers import Muon, build_muon, groups_by_shape, momentum_at, orthogonalised, peak_lr
 
 TINY = Config(
-    arch="modern", optimizer="muon", n_layer=2, n_head=2, n_embd=16, block_size=8, ngram_rows=32, learning_rate=0.002, weight_decay=0.1
+    arch="modern",
+    optimizer="muon",
+    n_layer=2,
+    n_head=2,
+    n_embd=16,
+    block_size=8,
+    ngram_rows=32,
+    learning_rate=0.002,
+    weight_decay=0.1,
 )
 
 
@@ -39,19 +47,22 @@ def test_an_update_has_singular_values_near_one_in_the_directions_of_the_gradien
 
 def test_a_batch_gives_what_its_matrices_give_alone():
     given = matrix(6, 16, 64)
-    torch.testing.assert_close(orthogonalised(given), torch.cat([orthogonalised(one[None]) for one in given]), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        orthogonalised(given), torch.cat([orthogonalised(one[None]) for one in given]), atol=1e-6, rtol=1e-5
+    )
 
 
 def test_splitting_a_batch_that_is_too_large_changes_nothing(monkeypatch):
     whole, split = trained_for(3), None
-    monkeypatch.setattr(muon, "LARGEST_BATCH", 600)
+    monkeypatch.setattr(optimizers, "LARGEST_BATCH", 600)
     split = trained_for(3)
     for one, other in zip(whole.parameters(), split.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
 def test_a_step_is_torchs_muon_up_to_its_bfloat16():
-    """torch.optim.Muon loops over matrices and works in bfloat16; ours is float32 and batched, and must say the same roughly."""
+    """torch.optim.Muon loops over matrices and works in bfloat16; ours is float32 and batched, and must say the same
+    roughly."""
     ours, theirs = torch.nn.Parameter(matrix(24, 48)), torch.nn.Parameter(matrix(24, 48))
     mine = Muon([{"role": "matrix", "params": [ours], "lr": 0.02, "weight_decay": 0.1}])
     other = torch.optim.Muon([theirs], lr=0.02, weight_decay=0.1, momentum=momentum_at(1), nesterov=True)
@@ -63,7 +74,10 @@ def test_a_step_is_torchs_muon_up_to_its_bfloat16():
 
 
 def test_q_k_and_v_are_orthogonalised_each_by_itself():
-    stacked, apart = torch.nn.Parameter(torch.zeros(48, 16)), [torch.nn.Parameter(torch.zeros(16, 16)) for _ in range(3)]
+    stacked, apart = (
+        torch.nn.Parameter(torch.zeros(48, 16)),
+        [torch.nn.Parameter(torch.zeros(16, 16)) for _ in range(3)],
+    )
     gradient = matrix(48, 16)
     stacked.grad = gradient.clone()
     for p, part in zip(apart, gradient.chunk(3), strict=True):
@@ -82,7 +96,9 @@ def test_a_matrix_that_widens_moves_further():
 
 def test_what_is_no_matrix_is_updated_as_torchs_adamw_does():
     ours, theirs = torch.nn.Parameter(matrix(7, 5)), torch.nn.Parameter(matrix(7, 5))
-    mine = Muon([{"role": "embedding", "params": [ours], "lr": 0.01, "weight_decay": 0.1}], betas=(0.8, 0.95), eps=1e-10)
+    mine = Muon(
+        [{"role": "embedding", "params": [ours], "lr": 0.01, "weight_decay": 0.1}], betas=(0.8, 0.95), eps=1e-10
+    )
     other = torch.optim.AdamW([theirs], lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-10)
     for seed in range(5):
         ours.grad, theirs.grad = matrix(7, 5, seed=seed), matrix(7, 5, seed=seed)
@@ -125,10 +141,12 @@ def test_a_model_that_does_not_name_its_roles_is_sorted_by_shape():
 
 def test_adams_rate_follows_the_width_and_muons_does_not():
     wide, narrow = replace(TINY, n_embd=768), replace(TINY, n_embd=192)
-    assert peak_rate("head", wide) == wide.learning_rate
-    assert peak_rate("head", narrow) == pytest.approx(2 * wide.learning_rate)
-    assert peak_rate("matrix", wide) == peak_rate("matrix", narrow) == wide.matrix_learning_rate
-    assert {g["role"]: g["lr"] for g in build_muon(Modern(narrow, 11), narrow).param_groups}["table"] == peak_rate("table", narrow)
+    assert peak_lr("head", wide) == wide.learning_rate
+    assert peak_lr("head", narrow) == pytest.approx(2 * wide.learning_rate)
+    assert peak_lr("matrix", wide) == peak_lr("matrix", narrow) == wide.matrix_learning_rate
+    assert {g["role"]: g["lr"] for g in build_muon(Modern(narrow, 11), narrow).param_groups}["table"] == peak_lr(
+        "table", narrow
+    )
 
 
 def test_groups_without_roles_are_sorted_by_shape_too():
@@ -171,11 +189,13 @@ def take_steps(model: Modern, optimizer: Muon, steps: range) -> list[float]:
 
 
 @pytest.mark.parametrize("rank", [24, 3])
-def test_a_wide_matrix_is_orthogonalised_by_its_gram_matrix_to_the_same_result(rank: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_wide_matrix_is_orthogonalised_by_its_gram_matrix_to_the_same_result(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+):
     draw = torch.Generator().manual_seed(0)
     batch = torch.randn(2, 24, rank, generator=draw) @ torch.randn(2, rank, 96, generator=draw) + 1e-3 * torch.randn(
         2, 24, 96, generator=draw
     )
-    by_gram = muon.orthogonalised(batch)
-    monkeypatch.setattr(muon, "GRAM_FROM", 1000)
-    torch.testing.assert_close(by_gram, muon.orthogonalised(batch), rtol=1e-3, atol=1e-4)
+    by_gram = optimizers.orthogonalised(batch)
+    monkeypatch.setattr(optimizers, "GRAM_FROM", 1000)
+    torch.testing.assert_close(by_gram, optimizers.orthogonalised(batch), rtol=1e-3, atol=1e-4)

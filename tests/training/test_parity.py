@@ -1,4 +1,5 @@
-"""nanoGPT's own numbers, digit for digit. They were printed by its train.py (commit 3adf61e) on the tokens made below."""
+"""nanoGPT's own numbers, digit for digit. They were printed by its train.py (commit 3adf61e) on the tokens made
+below."""
 
 from __future__ import annotations
 
@@ -7,28 +8,45 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import recorded
 
 from nanolens.config.fields import Config
 from nanolens.data.store import Dataset
 from nanolens.record.events import Evaluated, Event, StepTaken
+from tests.training.small import recorded
 
 SHARED: dict[str, Any] = {
-    "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 16, "batch_size": 4, "learning_rate": 3e-3, "min_lr": 3e-4, "warmup_iters": 5,
-    "lr_decay_iters": 20, "max_iters": 20, "eval_interval": 10, "eval_iters": 3, "data_order": "nanogpt", "device": "cpu",
-    "dtype": "float32", "compile": False, "threads": 1, "gradient_accumulation_steps": 1,
-}  # fmt: skip
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 32,
+    "block_size": 16,
+    "batch_size": 4,
+    "learning_rate": 3e-3,
+    "min_lr": 3e-4,
+    "warmup_iters": 5,
+    "lr_decay_iters": 20,
+    "max_iters": 20,
+    "eval_interval": 10,
+    "eval_iters": 3,
+    "data_order": "nanogpt",
+    "device": "cpu",
+    "dtype": "float32",
+    "compile": False,
+    "threads": 1,
+    "gradient_accumulation_steps": 1,
+}
 
 PRINTED = {
     "plain": (
         {},
-        "2.8421 2.8630 2.8473 2.8640 2.8195 2.8018 2.8190 2.8114 2.7780 2.7745 2.8031 2.7662 2.7914 2.8043 2.7891 2.7389 2.7614 2.7880 "
+        "2.8421 2.8630 2.8473 2.8640 2.8195 2.8018 2.8190 2.8114 2.7780 2.7745 2.8031 2.7662 2.7914 2.8043 2.7891 "
+        "2.7389 2.7614 2.7880 "
         "2.7808 2.7481 2.8207",
         "0 2.8529 2.8388, 10 2.8006 2.8126, 20 2.7604 2.7574",
     ),
     "dropout and bias": (
         {"dropout": 0.2, "bias": True},
-        "2.8410 2.8367 2.7787 2.8177 2.8094 2.8190 2.7754 2.8080 2.7921 2.8480 2.7625 2.8451 2.8053 2.8297 2.7282 2.8389 2.7529 2.8587 "
+        "2.8410 2.8367 2.7787 2.8177 2.8094 2.8190 2.7754 2.8080 2.7921 2.8480 2.7625 2.8451 2.8053 2.8297 2.7282 "
+        "2.8389 2.7529 2.8587 "
         "2.8281 2.7842 2.8518",
         "0 2.8525 2.8461, 10 2.7967 2.7910, 20 2.7889 2.8231",
     ),

@@ -10,29 +10,37 @@ import time
 from pathlib import Path
 
 import pytest
-from small import but, events_of, recorded, signal_at, steps_of
 
 from nanolens.data.store import Dataset
 from nanolens.errors import UserError
+from nanolens.record import checkpoint_folders
 from nanolens.record.events import Logged, RunEnded, StepTaken
-from nanolens.record.layout import checkpoint_folders
 from nanolens.record.read import read_run
-from nanolens.record.write import Recorder, end_run, living_process, log, mend, read_run_file, start_run, training_here
+from nanolens.record.store import living_process, training_here
+from nanolens.record.write import Recorder, end_run, end_torn_line, log, read_run_file, start_run
+from tests.training.small import but, events_of, recorded, signal_at, steps_of
 
 
 def step(number: int, loss: float = 1.0) -> StepTaken:
-    return StepTaken(step=number, loss=loss, rate=1e-3, grad_norm=1.0, tokens=10, took_s=0.1)
+    return StepTaken(step=number, loss=loss, lr=1e-3, grad_norm=1.0, tokens=10, took_s=0.1)
 
 
 def test_numbers_that_json_lacks_are_written_as_words(tmp_path: Path):
     recorder = Recorder(tmp_path / "run")
     recorder(step(1, math.nan))
     recorder(step(2, -math.inf))
-    recorder(StepTaken(step=3, loss=1.0, rate=1e-3, grad_norm=math.inf, tokens=1, took_s=0.1, micro_norms=[1.0, math.nan]))
+    recorder(
+        StepTaken(step=3, loss=1.0, lr=1e-3, grad_norm=math.inf, tokens=1, took_s=0.1, micro_norms=[1.0, math.nan])
+    )
     recorder(Logged(step=4, values={"a": math.nan, "b": 2.0}))
     recorder.close()
     told = events_of(tmp_path / "run")
-    assert [told[0]["loss"], told[1]["loss"], told[2]["grad_norm"], told[2]["micro_norms"]] == ["nan", "-inf", "inf", [1.0, "nan"]]
+    assert [told[0]["loss"], told[1]["loss"], told[2]["grad_norm"], told[2]["micro_norms"]] == [
+        "nan",
+        "-inf",
+        "inf",
+        [1.0, "nan"],
+    ]
     assert told[3]["values"] == {"a": "nan", "b": 2.0}
     assert "NaN" not in (tmp_path / "run" / "events.jsonl").read_text()
 
@@ -52,8 +60,8 @@ def test_a_torn_last_line_is_ended_and_the_next_attempt_counted(tmp_path: Path):
     assert len(lines) == 4
     assert not lines[2].endswith(b"}")
     assert json.loads(lines[3])["attempt"] == 2
-    assert mend(path) == 2
-    assert mend(tmp_path / "nowhere.jsonl") == 0
+    assert end_torn_line(path) == 2
+    assert end_torn_line(tmp_path / "nowhere.jsonl") == 0
 
 
 def test_a_disk_that_fills_up_costs_events_and_tells_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -82,9 +90,11 @@ def test_a_disk_that_fills_up_costs_events_and_tells_how_many(tmp_path: Path, mo
     assert "No space left" in whole[-1]["lost_because"]
 
 
-def test_a_run_goes_on_when_checkpoints_cannot_be_written(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_goes_on_when_checkpoints_cannot_be_written(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The disk is full from step 4 to step 8, then there is room again."""
-    import nanolens.train.saving as saving
+    import nanolens.training.saving as saving
 
     real = saving.save
 
@@ -99,7 +109,9 @@ def test_a_run_goes_on_when_checkpoints_cannot_be_written(data: Dataset, tmp_pat
     assert (outcome.why, outcome.unsaved) == ("finished", "")
     failed = [event["step"] for event in events_of(run) if event["event"] == "checkpoint_failed"]
     assert failed == [4, 6, 8]
-    assert "No space left" in next(event["because"] for event in events_of(run) if event["event"] == "checkpoint_failed")
+    assert "No space left" in next(
+        event["because"] for event in events_of(run) if event["event"] == "checkpoint_failed"
+    )
     assert len(steps_of(run)) == 12
     assert checkpoint_folders(run)[0].name == "step-000012"
 
@@ -107,7 +119,7 @@ def test_a_run_goes_on_when_checkpoints_cannot_be_written(data: Dataset, tmp_pat
 def test_a_full_disk_at_the_end_is_in_the_outcome_and_the_older_checkpoint_stays(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    import nanolens.train.saving as saving
+    import nanolens.training.saving as saving
 
     real = saving.save
 
@@ -129,7 +141,7 @@ def test_a_checkpoint_holds_the_weights_of_its_step_although_training_goes_on(
     """The writing is held back until later updates have changed the weights: the file must not know of them."""
     import threading
 
-    import nanolens.train.saving as saving
+    import nanolens.training.saving as saving
 
     real, late = saving.save, threading.Event()
 
@@ -146,13 +158,19 @@ def test_a_checkpoint_holds_the_weights_of_its_step_although_training_goes_on(
     recorded(config, data, tmp_path / "prompt")
     monkeypatch.setattr(saving, "save", slow)
     recorded(config, data, tmp_path / "slow", release)
-    from small import digests
+    from tests.training.small import digests
 
     assert digests(tmp_path / "slow", 4) == digests(tmp_path / "prompt", 4)
 
 
 def test_run_json_says_what_was_asked_and_what_it_ran_on(data: Dataset, tmp_path: Path):
-    recorded(but(max_iters=2, eval_interval=2), data, tmp_path / "run", came_from={"max_iters": "--max_iters=2"}, preset="small")
+    recorded(
+        but(max_iters=2, eval_interval=2),
+        data,
+        tmp_path / "run",
+        came_from={"max_iters": "--max_iters=2"},
+        preset="small",
+    )
     facts = read_run_file(tmp_path / "run")
     assert facts["config"]["max_iters"] == 2
     assert facts["came_from"] == {"max_iters": "--max_iters=2"}
@@ -191,7 +209,7 @@ def test_a_loop_that_is_not_ours_writes_the_same_record(tmp_path: Path, monkeypa
     found = read_run(Path("runs/log-1"))
     assert found.steps.step.tolist() == [1, 2, 3]
     assert found.steps.loss.tolist() == pytest.approx([4.0, 2.0, 4 / 3])
-    assert found.steps.rate.tolist() == [1e-3] * 3
+    assert found.steps.lr.tolist() == [1e-3] * 3
     assert (found.evals.step.tolist(), found.evals.val.tolist(), found.evals.train.tolist()) == ([3], [1.5], [1.4])
     assert found.get("state") == "finished"
     assert not Path("runs/log-1/running.json").exists()
@@ -200,7 +218,7 @@ def test_a_loop_that_is_not_ours_writes_the_same_record(tmp_path: Path, monkeypa
     end_run("failed", "it was only a test")
     assert read_run(folder).get("batch_size") == 8
     assert read_run(folder).get("state") == "failed"
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="already contains a run"):
         start_run("mine")
 
 
@@ -216,7 +234,7 @@ def test_a_claim_from_another_machine_counts_while_it_shows_life(tmp_path: Path)
 
 
 def test_a_training_process_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nanolens.record.write.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("nanolens.record.store.HEARTBEAT_S", 0.01)
     (tmp_path / "run").mkdir()
     with training_here(tmp_path / "run"):
         claim = tmp_path / "run" / "running.json"

@@ -1,4 +1,5 @@
-"""Stopping and going on changes nothing: weights, optimizer and losses are bit for bit those of the run that was never stopped."""
+"""Stopping and going on changes nothing: weights, optimizer and losses are bit for bit those of the run that was never
+stopped."""
 
 from __future__ import annotations
 
@@ -9,19 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import but, digests, evaluations_of, events_of, losses_of, recorded, signal_at, small_data
 
-import nanolens.train.step as step_module
 import nanolens.training.loop as loop_module
-from nanolens.checkpoint import load
+import nanolens.training.step as step_module
 from nanolens.config.fields import Config
 from nanolens.data.store import Dataset
 from nanolens.errors import UserError
 from nanolens.model import build
+from nanolens.record import checkpoint_folders, step_of
 from nanolens.record.events import Evaluated, StepTaken
-from nanolens.record.layout import checkpoint_folders, step_of
+from nanolens.training.checkpoint import load
 from nanolens.training.evaluate import Evaluation
 from nanolens.training.stopping import Stopped
+from tests.training.small import but, digests, evaluations_of, events_of, losses_of, recorded, signal_at, small_data
 
 KINDS: dict[str, Config] = {
     "plain": but(max_iters=12, eval_interval=5),
@@ -29,7 +30,9 @@ KINDS: dict[str, Config] = {
     "accumulation": but(max_iters=8, eval_interval=4, gradient_accumulation_steps=3),
     "nanogpt": but(max_iters=11, eval_interval=5, data_order="nanogpt", dropout=0.1),
     "nanogpt_accumulation": but(max_iters=7, eval_interval=4, data_order="nanogpt", gradient_accumulation_steps=2),
-    "modern": but(max_iters=12, eval_interval=5, arch="modern", optimizer="muon", ngram_rows=32, dropout=0.1, weight_decay=0.01),
+    "modern": but(
+        max_iters=12, eval_interval=5, arch="modern", optimizer="muon", ngram_rows=32, dropout=0.1, weight_decay=0.01
+    ),
     "bfloat16": but(max_iters=12, eval_interval=5, dtype="bfloat16"),
     "float16": but(max_iters=12, eval_interval=5, dtype="float16"),
     "smoothed_chunked": but(max_iters=12, eval_interval=5, label_smoothing=0.1, chunked_head=True),
@@ -86,7 +89,9 @@ def test_a_stop_inside_an_accumulation_keeps_the_state_of_the_steps_start(
 
 
 @pytest.mark.parametrize("order", ["shuffled", "nanogpt"])
-def test_a_stop_inside_an_evaluation_repeats_it_whole(order: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_stop_inside_an_evaluation_repeats_it_whole(
+    order: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     config = but(max_iters=6, eval_interval=3, data_order=order)
     whole, run = tmp_path / "whole", tmp_path / "parts"
     last = recorded(config, data, whole).step
@@ -95,7 +100,7 @@ def test_a_stop_inside_an_evaluation_repeats_it_whole(order: str, data: Dataset,
     def stops_at_the_fourth(model, batches, *rest):
         calls.append(1)
         if len(calls) == 4:  # val at step 3
-            next(iter(batches))
+            batches.batch(0)
             raise Stopped
         return original(model, batches, *rest)
 
@@ -139,7 +144,9 @@ def test_changed_settings_are_announced_and_used(data: Dataset, tmp_path: Path):
     recorded(but(max_iters=6, eval_interval=3), data, run)
     outcome = recorded(but_resume(but(max_iters=9, eval_interval=3, learning_rate=5e-3, lr_decay_iters=9)), data, run)
     assert outcome.step == 9
-    changed = {event["key"]: (event["old"], event["new"]) for event in events_of(run) if event["event"] == "config_changed"}
+    changed = {
+        event["key"]: (event["old"], event["new"]) for event in events_of(run) if event["event"] == "config_changed"
+    }
     assert changed == {"max_iters": (6, 9), "learning_rate": (1e-2, 5e-3), "lr_decay_iters": (20, 9)}
 
 
@@ -194,7 +201,7 @@ def test_all_checkpoints_damaged_is_an_error_and_not_a_new_beginning(data: Datas
     recorded(but(max_iters=3, eval_interval=3), data, run)
     for folder in checkpoint_folders(run):
         (folder / "state.json").unlink()
-    with pytest.raises(UserError, match="no checkpoint"):
+    with pytest.raises(UserError, match="no intact checkpoint"):
         recorded(but_resume(but(max_iters=6)), data, run)
 
 

@@ -1,4 +1,5 @@
-"""The first signal saves and stops at once; the second ends the process on the spot and harms nothing; a kill loses at most an interval."""
+"""The first signal saves and stops at once; the second ends the process on the spot and harms nothing; a kill loses at
+most an interval."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import but, digests, evaluations_of, events_of, losses_of, recorded
 
-from nanolens.checkpoint import verify
 from nanolens.data.store import Dataset
+from nanolens.record import checkpoint_folders, step_of
 from nanolens.record.events import RunStarted, StepTaken
-from nanolens.record.layout import checkpoint_folders, step_of
+from nanolens.training.checkpoint import verify
+from tests.training.small import but, digests, evaluations_of, events_of, losses_of, recorded
 
 CHILD = Path(__file__).with_name("child.py")
 # By our own exit, or, when the second signal comes after everything is saved, by Python's: a shell reads 143 from both.
@@ -28,7 +29,7 @@ TERMINATED = (143, -signal.SIGTERM)
 
 
 def start(run: Path, **changes) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(CHILD.parent), *sys.path])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen([sys.executable, str(CHILD), str(run), json.dumps(changes)], env=environment)
 
 
@@ -95,7 +96,9 @@ def test_evaluations_and_samples_are_left_at_once(when: str, data: Dataset, tmp_
 
     outcome = recorded(config, data, tmp_path / "run", listen)
     assert (outcome.why, outcome.step) == ("stopped", 0)
-    told = [event["event"] for event in events_of(tmp_path / "run") if event["event"] in ("evaluated", "sample_written")]
+    told = [
+        event["event"] for event in events_of(tmp_path / "run") if event["event"] in ("evaluated", "sample_written")
+    ]
     assert told == (["evaluated"] * 2 if when == "sample" else []), "the signal came inside it"
     assert outcome.parts[when] > 0.1
 
@@ -108,9 +111,15 @@ def chain_of_kills(run: Path, whole: Path, kills: int, rng: random.Random, aim_a
         attempts += 1
         if attempts <= kills:
             time.sleep(rng.uniform(0.0, 0.5) if rng.random() < 0.2 else 0)
-            if aim_at_saves and rng.random() < 0.6:  # half of them inside a save: something unfinished stands in the folder
+            if (
+                aim_at_saves and rng.random() < 0.6
+            ):  # half of them inside a save: something unfinished stands in the folder
                 until_s = time.monotonic() + 20
-                while child.poll() is None and time.monotonic() < until_s and not list((run / "checkpoints").glob(".new-*")):
+                while (
+                    child.poll() is None
+                    and time.monotonic() < until_s
+                    and not list((run / "checkpoints").glob(".new-*"))
+                ):
                     time.sleep(0.001)
             else:
                 time.sleep(rng.uniform(1.5, 5.0))
@@ -126,10 +135,12 @@ def test_a_disk_that_really_takes_no_more_costs_checkpoints_and_not_the_run(tmp_
     import resource
 
     run = tmp_path / "run"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(CHILD.parent), *sys.path])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     changes = json.dumps({"max_iters": 12, "eval_interval": 4})
     limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))  # noqa: E731
-    done = subprocess.run([sys.executable, str(CHILD), str(run), changes], env=environment, preexec_fn=limited, check=False)
+    done = subprocess.run(
+        [sys.executable, str(CHILD), str(run), changes], env=environment, preexec_fn=limited, check=False
+    )
     told = events_of(run)
     assert done.returncode == 0
     assert max(losses_of(run)) == 12
@@ -145,11 +156,18 @@ def test_a_disk_that_really_takes_no_more_costs_checkpoints_and_not_the_run(tmp_
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(20))
 def test_signals_at_random_moments_end_with_the_current_step_saved(number: int, tmp_path: Path):
-    """Loading, checking, stepping, evaluating, sampling, saving: wherever it hits. Every fourth time there are two of them."""
+    """Loading, checking, stepping, evaluating, sampling, saving: wherever it hits. Every fourth time there are two of
+    them."""
     rng = random.Random(number)
     run = tmp_path / "run"
     child = start(
-        run, max_iters=100_000, eval_interval=20, eval_iters=20, sample_interval=20, sample_tokens=50, gradient_accumulation_steps=3
+        run,
+        max_iters=100_000,
+        eval_interval=20,
+        eval_iters=20,
+        sample_interval=20,
+        sample_tokens=50,
+        gradient_accumulation_steps=3,
     )
     wait_for_step(run, 1)
     time.sleep(rng.uniform(0, 3))
@@ -168,7 +186,13 @@ def test_signals_at_random_moments_end_with_the_current_step_saved(number: int, 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("order", ["shuffled", "nanogpt"])
 def test_thirty_kills_end_in_the_same_bits_as_none(order: str, tmp_path: Path):
-    changes = {"max_iters": 3000, "eval_interval": 50, "data_order": order, "dropout": 0.1, "gradient_accumulation_steps": 2}
+    changes = {
+        "max_iters": 3000,
+        "eval_interval": 50,
+        "data_order": order,
+        "dropout": 0.1,
+        "gradient_accumulation_steps": 2,
+    }
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert start(whole, **changes).wait() == 0
     chain_of_kills(run, whole, 30 if order == "shuffled" else 10, random.Random(0), True, **changes)

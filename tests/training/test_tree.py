@@ -9,15 +9,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanolens.checkpoint.tree import copied, join, split
+from nanolens.training.checkpoint import copied, join, split
 
 leaves = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
     | st.lists(st.floats(width=32, allow_nan=False), max_size=4).map(torch.tensor)
-)  # fmt: skip
+)
 keys = st.text(st.characters(exclude_characters="$"), min_size=1) | st.integers()
 trees = st.recursive(
-    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3) | st.tuples(inner, inner), max_leaves=12
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=12,
 )
 
 
@@ -39,7 +45,12 @@ def same(a, b) -> bool:
 
 
 def test_two_tensors_never_share_a_name():
-    tree = {"a": {"b/c": torch.tensor(1.0)}, "a/b": {"c": torch.tensor(2.0)}, 1: torch.tensor(3.0), "1": torch.tensor(4.0)}
+    tree = {
+        "a": {"b/c": torch.tensor(1.0)},
+        "a/b": {"c": torch.tensor(2.0)},
+        1: torch.tensor(3.0),
+        "1": torch.tensor(4.0),
+    }
     assert same(join(*split(tree)), tree)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nanolens.api.verifying import verify_run
 from nanolens.record import events as e
 from nanolens.record.write import Recorder, write_run_file
+from nanolens.training.checkpoint import verify_run
 
 
 def recorded(folder, facts, *events):

@@ -1,43 +1,35 @@
-"""TensorBoard's event files: scalars by tag and step.
-
-The records are TFRecords of protobuf messages; the messages are read with the classes of tensorboardX or tensorboard, whichever is
-installed. Tags are read as `names.py` has them. What the numbers mean is not known; an event's step is the number that the training gave
-it.
-"""
+"""Files that trackers leave: TensorBoard's events (TFRecords of protobuf messages, read with the classes of tensorboardX
+or tensorboard), and run folders of Weights & Biases, whose `output.log` is read like any other log."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from nanolens.config.names import IN_PERCENT, TRACKER_COLUMNS
 from nanolens.errors import require
-from nanolens.interop.logs import table
-from nanolens.interop.logs.assemble import Counts, assemble
-from nanolens.interop.logs.door import Door
-from nanolens.interop.logs.given import Given
-from nanolens.interop.logs.json_lines import as_record
-from nanolens.interop.logs.rows import from_records
-from nanolens.logs.text import Text
-from nanolens.record.run import Run, Words
-from nanolens.trackers.rows import IN_PERCENT, NAMES
+from nanolens.logs.assemble import assemble
+from nanolens.logs.facts import literal
+from nanolens.logs.formats.tables import as_record, decoded
+from nanolens.logs.given import Given
+from nanolens.logs.rows import LogFormat, from_records, split_table
+from nanolens.logs.text import LogText, decode
+from nanolens.record.run import Conventions, Reading, RunRecord
 
-WORDS = Words(trainer="tensorboard")
 FILES = "events.out.tfevents.*"
-SENT_BY_US = NAMES["loss"]
-_VERSION = b"brain.Event:"
+EVENT_FILE_MARK = b"brain.Event:"  # in the first record of every event file
 _PROTOS = ("tensorboardX.proto.event_pb2", "tensorboard.compat.proto.event_pb2")
 
 
-def is_event_file(raw: bytes) -> bool:
-    """The first record of every event file names the format's version."""
-    return len(raw) > 24 and _VERSION in raw[12:64]
-
-
-def read_events(files: Sequence[bytes], given: Given, name: str) -> list[Run]:
+def read_events(files: Sequence[bytes], given: Given, name: str) -> list[RunRecord]:
     event_class = _event_class()
-    by_step: dict[int, dict[str, Any]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     at_s: dict[int, float] = {}
     for raw in files:
         for record in records(raw):
@@ -48,27 +40,25 @@ def read_events(files: Sequence[bytes], given: Given, name: str) -> list[Run]:
                     by_step.setdefault(event.step, {})[value.tag] = number
                     at_s.setdefault(event.step, event.wall_time)
     steps = sorted(by_step)
-    if any(SENT_BY_US in said for said in by_step.values()):
-        words = Words(trainer="nanolens", loss="mean", time="step_only")
-        rows = [{**_as_sent(by_step[step]), "at_s": at_s[step]} for step in steps]
-    else:
-        words = WORDS
-        rows = [{**as_record(by_step[step]), "at_s": at_s[step]} for step in steps]
-    for row in rows:
+    is_ours = any(TRACKER_COLUMNS["loss"] in said for said in by_step.values())
+    read = _as_sent if is_ours else as_record
+    rows = [(place, step, {**read(by_step[step]), "at_s": at_s[step]}) for place, step in enumerate(steps)]
+    for _, _, row in rows:
         row.pop("step", None)
-    found = table.split(from_records(rows, list(range(len(rows))), Text("\n" * len(rows)), steps))
-    return assemble(found, Door("tensorboard", words, (), is_general=words is WORDS), words, given, Counts(lines=len(rows)), name, {})
+    found = split_table(from_records(rows, LogText("\n" * len(rows))))
+    ours, unknown = Conventions("nanolens", loss="mean", time="step_only"), Conventions("tensorboard")
+    log_format = LogFormat("tensorboard", ours if is_ours else unknown, is_general=not is_ours)
+    return assemble(found, log_format, given, Reading(lines=len(rows), understood=len(rows)), name)
 
 
-def _as_sent(said: dict[str, float]) -> dict[str, float]:
+def _as_sent(said: Mapping[str, float]) -> dict[str, float]:
     """By our columns, what nanolens itself sent: `train/loss` beside `batch/loss` is an evaluation."""
-    ours = {tag: column for column, tag in NAMES.items()}
+    ours = {tag: column for column, tag in TRACKER_COLUMNS.items()}
     return {ours[tag]: value / 100 if ours[tag] in IN_PERCENT else value for tag, value in said.items() if tag in ours}
 
 
 def records(raw: bytes) -> Iterator[bytes]:
-    """The payloads of a TFRecord file: length, its checksum, payload, its checksum. A file that is still being written ends in the midst
-    of one."""
+    """The payloads of a TFRecord file: length, its checksum, payload, its checksum. The last may be unfinished."""
     at = 0
     while at + 12 <= len(raw):
         (length,) = struct.unpack_from("<Q", raw, at)
@@ -82,19 +72,38 @@ def _scalar(value: Any) -> float | None:
     kind = value.WhichOneof("value")
     if kind == "simple_value":
         return float(value.simple_value)
-    if kind == "tensor" and not value.tensor.tensor_shape.dim:
-        numbers = [*value.tensor.float_val, *value.tensor.double_val]
-        if numbers:
-            return float(numbers[0])
-        if value.tensor.dtype == 1 and len(value.tensor.tensor_content) == 4:
-            return float(struct.unpack("<f", value.tensor.tensor_content)[0])
-    return None
+    if kind != "tensor" or value.tensor.tensor_shape.dim:
+        return None
+    is_packed = value.tensor.dtype == 1 and len(value.tensor.tensor_content) == 4
+    packed = struct.unpack("<f", value.tensor.tensor_content) if is_packed else ()
+    return next(map(float, (*value.tensor.float_val, *value.tensor.double_val, *packed)), None)
 
 
 def _event_class() -> Any:
     for module in _PROTOS:
-        try:
+        with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(module).Event
-        except ModuleNotFoundError:
-            continue
     return require(_PROTOS[0], "tensorboard").Event
+
+
+WANDB_MAGIC = b":W&B"
+OUTPUT, CONFIG, METADATA = "output.log", "config.yaml", "wandb-metadata.json"
+_PLAIN = re.compile(r"(?!(?:null|~)$)['\"]?[\w./ +\-]{1,200}['\"]?")
+_VALUE = re.compile(r"^([A-Za-z_]\w{0,60}):\n(?: {2,4}desc:[^\n]{0,200}\n)? {2,4}value: ([^\n]{1,400})$", re.M)
+
+
+def read_wandb_folder(folder: Path, given: Given) -> tuple[str, Given] | None:
+    """The log's text, and what is given together with what the folder says; None where it is none of W&B's."""
+    inside = folder / "files" if (folder / "files").is_dir() else folder
+    paths = [inside / name for name in (OUTPUT, CONFIG, METADATA)]
+    has_output, *has_about = (path.is_file() for path in paths)
+    if not has_output or not (any(has_about) or any(folder.glob("*.wandb"))):
+        return None
+    output, config, metadata = (decode(path.read_bytes()) if path.is_file() else "" for path in paths)
+    # The config has two levels; a value that is no plain number, word or truth is left out.
+    settings = {key: literal(text.strip()) for key, text in _VALUE.findall(config) if _PLAIN.fullmatch(text.strip())}
+    about = decoded(metadata)
+    wanted = (("hardware", about.get("gpu"), str), ("devices", about.get("gpu_count"), int))
+    machine = {name: value for name, value, kind in wanted if isinstance(value, kind)}
+    where = {**dict.fromkeys(settings, CONFIG), **dict.fromkeys(machine, METADATA), **given.config_where}
+    return output, replace(given, config={**machine, **settings, **given.config}, config_where=where)

@@ -81,7 +81,7 @@ export class Board {
       wanted.to = this.range[1] + spare;
       if (!this.logX) wanted.buckets = Math.round(buckets * (1 + 2 * SPARE));
     }
-    if (this.all.length > 1) wanted.names = "loss,smoothed,rate,grad_norm,tokens_per_s,mfu";
+    if (this.all.length > 1) wanted.names = "loss,smoothed,lr,grad_norm,tokens_per_s,mfu";
     return wanted;
   }
 

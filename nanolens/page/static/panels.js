@@ -11,7 +11,7 @@ export function panelsFor(runs) {
   const has = (name) => runs.some((run) => run.series?.series[name]);
   const found = [{ key: "loss", title: t("panel.loss"), draw: loss, tall: true, followsLog: true }];
   const plain = [
-    ["rate", "rate", {}],
+    ["lr", "rate", {}],
     ["grad_norm", "number", { logY: true }],
     ["clipped", "share", { fromZero: true, tickformat: ".0%" }],
     ["tokens_per_s", "tokens_per_s", { fromZero: true }],

@@ -17,7 +17,10 @@ export function lang() {
 /** The sentence of that key with its values: "step {step:count}" becomes "step 1,250". */
 export function t(key, values = {}) {
   const sentence = sentences[key] ?? key;
-  return sentence.replace(/\{(\w+)(?::(\w+))?\}/g, (_, name, kind) => show(values[name], kind ?? "text"));
+  return sentence.replace(/\{(\w+)(?::(\w+)(?: ([^|}]*)\|([^}]*))?)?\}/g, (_, name, kind, one, many) => {
+    const shown = show(values[name], kind ?? "text");
+    return one === undefined ? shown : `${shown} ${values[name] === 1 ? one : many}`;
+  });
 }
 
 export function show(value, kind = "number") {

@@ -1,14 +1,13 @@
-"""What connects the machines, measured: bytes per second through which gradients are averaged, and the time of the smallest message.
+"""The link between machines, measured: what `nanolens plan --machines=2 --network=...` wants to know. On each of two:
 
-    torchrun --nnodes=2 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29500 -m nanolens.training.distributed.bandwidth
-
-on each of two machines prints what `nanolens plan --machines=2 --network=...` wants to know.
+    torchrun --nnodes=2 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29500 \\
+        -m nanolens.training.distributed.bandwidth
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,10 +16,9 @@ BYTES = 32 << 20
 REPEATS = 5
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     bytes_per_s: float  # one way, per machine: what a ring that averages gradients gets through
-    latency_s: float
+    latency_s: float  # of the smallest message
 
 
 def measure(size: int, group: dist.ProcessGroup | None = None, payload: int = BYTES) -> Link:

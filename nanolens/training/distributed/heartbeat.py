@@ -1,15 +1,16 @@
-"""Who is there: each rank says once a second where it is, so that after a hang somebody can name the rank and the call."""
+"""Each rank reports once a second where it is, so that after a hang the rank and the call can be named."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TypedDict
 
 import torch.distributed as dist
 
@@ -17,115 +18,133 @@ from nanolens.message import Message, msg
 
 BEAT_S = 1.0
 LISTEN_S = 2.5 * BEAT_S
-SIGNS = (
-    "timed out", "timeout", "connection closed", "connection reset", "connection refused", "broken pipe", "socket", "gloo", "nccl",
-    "network is unreachable", "no route to host", "rendezvous", "remote process exited",
-)  # fmt: skip
+STORE_TIMEOUT_S = 5 * BEAT_S
+SIGNS = re.compile(
+    "timed out|timeout|connection (closed|reset|refused)|broken pipe|socket|gloo|nccl|network is unreachable|"
+    "no route to host|rendezvous|remote process exited"
+)
 BUSY = "its own work"
 
 
 def is_about_connection(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, dist.DistError) or any(sign in text for sign in SIGNS)
+    return isinstance(error, dist.DistError) or SIGNS.search(str(error).lower()) is not None
 
 
-class Presence:
+class RankState(TypedDict):
+    """What a rank reports of itself."""
+
+    beats: int
+    call: str  # what it is busy with
+    calls: int
+    is_waiting: bool  # for others, in that call
+    step: int
+    host: str
+    pid: int
+
+
+States = dict[int, RankState | None]  # by rank; None where nothing was heard
+
+
+class Heartbeat:
     def __init__(self, rank: int, size: int):
-        self.rank, self.size, self.step = rank, size, 0
-        self._call, self._calls, self._is_waiting = BUSY, 0, False
-        self._store: Any = None
+        self.rank, self.size = rank, size
+        host, pid = socket.gethostname(), os.getpid()
+        self.state = RankState(beats=0, call=BUSY, calls=0, is_waiting=False, step=0, host=host, pid=pid)
+        self._store: dist.Store | None = None
         self._done = threading.Event()
-        self._beats = 0
+        self._thread = threading.Thread(target=self._keep_reporting, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        store: Any = dist.distributed_c10d._get_default_store()
-        store = store.clone()  # a connection of its own: the thread must not get in anybody's way
-        store.set_timeout(timedelta(seconds=5 * BEAT_S))
+        # a connection of its own: the thread must not get in anybody's way
+        store = dist.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
+        store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = dist.PrefixStore(f"nanolens-{attempt}", store)
-        self._say()
-        threading.Thread(target=self._keep_saying, name="presence", daemon=True).start()
+        self._report()
+        if not self._thread.is_alive():  # one training may follow another in the same processes
+            self._thread.start()
 
     def end(self) -> None:
+        """Waits for the report under way: Python ends a thread that is inside the store's C++ by ending the process."""
         self._done.set()
+        if self._thread.is_alive():
+            self._thread.join(STORE_TIMEOUT_S + BEAT_S)
 
     def wait_in(self, call: str) -> None:
-        self._call, self._is_waiting = call, True
-        self._calls += 1
+        self.state["call"], self.state["is_waiting"] = call, True
+        self.state["calls"] += 1
 
     def go_on(self) -> None:
-        self._call, self._is_waiting = BUSY, False
+        self.state["call"], self.state["is_waiting"] = BUSY, False
 
     def who_is_missing(self, call: str, waited_s: float, error: BaseException) -> tuple[Message, list[int]]:
-        """Looks twice, some seconds apart: whoever says the same again says nothing any more."""
-        waited_s = round(waited_s, 1)
+        """Looks twice, some seconds apart: a rank whose report is the same again has stopped reporting."""
         first, second = self._two_looks()
         others = [rank for rank in range(self.size) if rank != self.rank]
+        at = {"call": call, "step": self.state["step"], "waited": round(waited_s, 1)}
         if not any(second.values()):
-            address = os.environ.get("MASTER_ADDR", "")
             return msg(
-                "rank {own:count} cannot reach the others any more: the connection to {address:code} is gone, while {call:code} (step "
-                "{step:count}, after {waited:seconds})",
-                own=self.rank, address=address, call=call, step=self.step, waited=waited_s,
-            ), others  # fmt: skip
-        silent = [rank for rank in others if not second[rank] or (first[rank] or {}).get("beats") == second[rank]["beats"]]
-        if silent:
-            last = second[silent[0]] or first[silent[0]] or {}
+                "rank {own:count} can no longer reach the others: the connection to {address:code} was lost during "
+                "{call:code} (step {step:count}, after {waited:seconds})",
+                own=self.rank,
+                address=os.environ.get("MASTER_ADDR", ""),
+                **at,
+            ), others
+        beats = [{rank: state["beats"] for rank, state in look.items() if state} for look in (first, second)]
+        if silent := [rank for rank in others if beats[0].get(rank) == beats[1].get(rank) or not second[rank]]:
             return msg(
-                "rank {rank:count} (process {pid:code} on {host:code}) is gone or cannot be reached: nothing was heard of it while "
-                "{call:code} (step {step:count}, after {waited:seconds}); its last word was of {doing:code}",
-                rank=silent[0], pid=last.get("pid", "?"), host=last.get("host", "?"), call=call, step=self.step, waited=waited_s,
-                doing=last.get("call", "?"),
-            ), silent  # fmt: skip
-        busy = [rank for rank in others if not second[rank]["is_waiting"]] or self._behind(second, others)
+                "rank {rank:count} (process {pid:code} on {host:code}) has died or cannot be reached: no sign of it "
+                "during {call:code} (step {step:count}, after {waited:seconds}); it last reported {doing:code}",
+                **_about(silent[0], second[silent[0]] or first[silent[0]]),
+                **at,
+            ), silent
+        states = {rank: state for rank in others if (state := second[rank])}
+        fewest, own = min(state["calls"] for state in states.values()), self.state["calls"]
+        behind = [rank for rank, state in states.items() if state["calls"] == fewest < own]
+        busy = [rank for rank, state in states.items() if not state["is_waiting"]] or behind
         if busy and "closed" not in str(error).lower():
-            state = second[busy[0]]
             return msg(
-                "rank {rank:count} (process {pid:code} on {host:code}) did not come to {call:code} (step {step:count}) within "
-                "{waited:seconds}: it is alive, and busy with {doing:code}",
-                rank=busy[0], pid=state["pid"], host=state["host"], call=call, step=self.step, waited=waited_s, doing=state["call"],
-            ), busy  # fmt: skip
+                "rank {rank:count} (process {pid:code} on {host:code}) did not reach {call:code} (step {step:count}) "
+                "within {waited:seconds}: it is alive and busy with {doing:code}",
+                **_about(busy[0], states[busy[0]]),
+                **at,
+            ), busy
         return msg(
-            "the connection to another rank broke while {call:code} (step {step:count}, after {waited:seconds})",
-            call=call, step=self.step, waited=waited_s,
-        ), []  # fmt: skip
+            "the connection to another rank broke during {call:code} (step {step:count}, after {waited:seconds})", **at
+        ), []
 
-    def _two_looks(self) -> tuple[dict[int, Any], dict[int, Any]]:
+    def _two_looks(self) -> tuple[States, States]:
         """In a thread: a store behind a cable that is out may never answer."""
-        looks = [dict.fromkeys(range(self.size)), dict.fromkeys(range(self.size))]
+        looks: list[States] = [dict.fromkeys(range(self.size)), dict.fromkeys(range(self.size))]
 
         def look() -> None:
-            looks[0] = self._everybody()
+            looks[0] = {rank: self._heard(rank) for rank in range(self.size)}
             time.sleep(LISTEN_S)
-            looks[1] = self._everybody()
+            looks[1] = {rank: self._heard(rank) for rank in range(self.size)}
 
         thread = threading.Thread(target=look, name="who-is-missing", daemon=True)
         thread.start()
         thread.join(LISTEN_S + 10 * BEAT_S)
         return looks[0], looks[1]
 
-    def _behind(self, states: dict[int, Any], others: list[int]) -> list[int]:
-        least = min(states[rank]["calls"] for rank in others)
-        return [rank for rank in others if states[rank]["calls"] == least and least < self._calls]
-
-    def _everybody(self) -> dict[int, Any]:
-        return {rank: self._heard(rank) for rank in range(self.size)}
-
-    def _heard(self, rank: int) -> Any:
-        try:
+    def _heard(self, rank: int) -> RankState | None:
+        with contextlib.suppress(Exception):  # no store, no connection to it, no such key: all the same to us
+            assert self._store is not None
             return json.loads(self._store.get(str(rank)))
-        except Exception:  # no store, no connection to it, no such key: all the same to us
-            return None
+        return None
 
-    def _keep_saying(self) -> None:
+    def _keep_reporting(self) -> None:
         while not self._done.wait(BEAT_S):
             with contextlib.suppress(Exception):  # the store may be gone before we are
-                self._say()
+                self._report()
 
-    def _say(self) -> None:
-        self._beats += 1
-        state = {
-            "beats": self._beats, "call": self._call, "calls": self._calls, "is_waiting": self._is_waiting, "step": self.step,
-            "host": socket.gethostname(), "pid": os.getpid(),
-        }  # fmt: skip
-        self._store.set(str(self.rank), json.dumps(state))
+    def _report(self) -> None:
+        assert self._store is not None
+        self.state["beats"] += 1
+        self._store.set(str(self.rank), json.dumps(self.state))
+
+
+def _about(rank: int, state: RankState | None) -> dict[str, object]:
+    if state is None:
+        return {"rank": rank, "pid": "?", "host": "?", "doing": "?"}
+    return {"rank": rank, "pid": state["pid"], "host": state["host"], "doing": state["call"]}

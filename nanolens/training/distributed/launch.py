@@ -1,11 +1,16 @@
-"""`nanolens train --devices=N`: starts N processes of itself on this machine, as torchrun would, and looks after them.
+"""`nanolens train --devices=N`: starts N processes of itself on this machine, as torchrun would, and looks after them;
+and this process as one of several that train together, where it was started so (by either).
 
-A process that dies takes the others down; then all start again and go on from the last checkpoint. A signal is passed on once, so that the
-run is saved and stops; a second one ends everything on the spot.
-"""
+A process that dies takes the others down; then all start again and go on from the last checkpoint of the run that they
+began. A signal is passed on once, so that the run is saved and stops; a second one ends everything on the spot.
+
+Not torch's own elastic launcher: it starts again after every failure, also after a mistake of the user's, and ends the
+others at once, before they can say who is missing; it knows no second signal, and allows 30 s for saving."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import socket
@@ -14,123 +19,112 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nanolens.api.ranks import LAUNCHER
-from nanolens.errors import fault
+import psutil
+
+from nanolens.errors import UserError, fault
 from nanolens.message import Message, msg
+from nanolens.record import RUNS, checkpoint_folders, step_of
+from nanolens.record.store import find_runs, run_folder
+from nanolens.record.write import read_run_file
+from nanolens.training.stopping import handled_by
 
-LOST = 75  # how a rank ends that lost another: the group may well work when it is started again (sysexits: a temporary failure)
-GRACE_S = 30.0
+if TYPE_CHECKING:
+    from nanolens.training.distributed.group import DistributedRanks
+
+
+# how a rank ends that lost another: the group may well work when it is started again (sysexits: a temporary failure)
+LOST = 75
+NOTICE_S, GRACE_S = 10.0, 30.0  # after a rank has failed: until the others are asked to end, and until they are killed
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def how_many(asked: str) -> tuple[int, Message | None]:
-    """The number that `--devices` means: all GPUs of this machine for `auto`. On a CPU one process uses all cores, and is faster so."""
+    """What `--devices` means: `auto` is all GPUs of this machine, or one process, which is fastest on a CPU."""
     if asked != "auto":
         if not asked.isdigit() or int(asked) < 1:
-            raise fault(msg("{value:code} is not a number of devices", value=asked), fix=msg("use {option:code}", option="--devices=auto"))
+            what = msg("{value:code} is not a number of devices", asked)
+            raise fault(what, fix=msg("use {option:code}", "--devices=auto"))
         return int(asked), None
     import torch
 
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if found > 1:
-        return found, msg("training on {count:count} GPUs", count=found)
-    return 1, None
+    return (found, msg("training on {count:count} GPUs", found)) if found > 1 else (1, None)
 
 
 def launch(arguments: Sequence[str], size: int, restarts: int, tell: Callable[[Message], None]) -> int:
     """Runs `nanolens ARGUMENTS` in `size` processes; the exit code."""
-    group = Group(list(arguments), size)
-    before = {number: signal.signal(number, group.on_signal) for number in SIGNALS}
-    try:
+    group = RankProcesses(arguments, size)
+    with handled_by(group.on_signal, SIGNALS), contextlib.closing(group):
         for attempt in range(restarts + 1):
             codes = group.run(attempt)
             if group.signal is not None:
                 return 128 + group.signal
-            if not any(codes):
-                return 0
-            died = next((rank, code) for rank, code in group.ended if code)
-            if not _is_worth_a_restart(died[1]):
-                return died[1]
+            rank, code = next(((rank, code) for rank, code in codes.items() if code), (0, 0))
+            if code >= 0 and code != LOST:  # done, or a mistake of the user's, which would only be reported again
+                return code
             if attempt < restarts:
-                tell(
-                    msg(
-                        "rank {rank:count} ended ({how}); all start again from the last checkpoint, restart {attempt:count} of "
-                        "{restarts:count}", rank=died[0], how=_how(died[1]), attempt=attempt + 1, restarts=restarts,
-                    )
-                )  # fmt: skip
+                how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+                what = msg(
+                    "rank {rank:count} ended ({how}); all ranks restart from the last checkpoint, restart "
+                    "{attempt:count} of {restarts:count}",
+                    rank,
+                    how,
+                    attempt + 1,
+                    restarts,
+                )
+                tell(what)
         return 1
-    finally:
-        group.kill()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
-def _is_worth_a_restart(code: int) -> bool:
-    """Killed by the system or another rank lost; not a mistake of the user's, which would only be told again."""
-    return code < 0 or code == LOST
-
-
-def _how(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else f"exit code {code}"
-
-
-@dataclass
-class Group:
-    arguments: list[str]
-    size: int
-
-    def __post_init__(self) -> None:
-        self.signal: int | None = None
-        self.ended: list[tuple[int, int]] = []  # (rank, code), in the order in which they ended
+class RankProcesses:
+    def __init__(self, arguments: Sequence[str], size: int):
+        self._command, self._size = [sys.executable, "-m", "nanolens", *arguments], size
         self._processes: list[subprocess.Popen] = []
         self._id = uuid.uuid4().hex
+        self.signal: int | None = None  # the first that came
 
-    def run(self, attempt: int) -> list[int]:
-        self.ended = []
+    def run(self, attempt: int) -> dict[int, int]:
+        """The exit code of each rank, in the order in which they ended. When one has failed, the others notice by
+        themselves that it is gone, and say so; then they are asked to end, and finally killed."""
         environment = self._environment(attempt)
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "nanolens", *self.arguments],
+                self._command,
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.DEVNULL if rank else None,
                 start_new_session=True,  # a Ctrl-C in the terminal reaches only us, and is passed on once
             )
-            for rank in range(self.size)
+            for rank in range(self._size)
         ]
-        while len(self.ended) < self.size:
+        codes: dict[int, int] = {}
+        failed_at_s, is_asked = math.inf, False
+        while len(codes) < self._size:
             time.sleep(0.1)
-            seen = {rank for rank, _ in self.ended}
             for rank, process in enumerate(self._processes):
-                if rank not in seen and process.poll() is not None:
-                    self.ended.append((rank, process.returncode))
-            if any(code for _, code in self.ended) and len(self.ended) < self.size:
-                self._end_the_others()
-        return [code for _, code in self.ended]
+                if rank not in codes and process.poll() is not None:
+                    codes[rank] = process.returncode
+                    if process.returncode:
+                        failed_at_s = min(failed_at_s, time.monotonic())
+            waited_s = time.monotonic() - failed_at_s
+            if waited_s > NOTICE_S and not is_asked:
+                self._send(signal.SIGTERM)
+                is_asked = True
+            if waited_s > GRACE_S:
+                self.close()
+        return codes
 
     def on_signal(self, number: int, frame: object) -> None:
         if self.signal is not None:
-            self.kill()
+            self.close()
             os._exit(128 + number)
         self.signal = number
         self._send(number)
 
-    def kill(self) -> None:
+    def close(self) -> None:
         self._send(signal.SIGKILL)
-
-    def _end_the_others(self) -> None:
-        """They notice by themselves that one is gone, and say so; then they are asked, and in the end not asked any more."""
-        until_s = time.monotonic() + GRACE_S
-        is_asked = False
-        while any(process.poll() is None for process in self._processes):
-            left_s = until_s - time.monotonic()
-            if left_s < GRACE_S - 10 and not is_asked:
-                is_asked = True
-                self._send(signal.SIGTERM)
-            if left_s < 0:
-                self.kill()
-            time.sleep(0.1)
 
     def _send(self, number: int) -> None:
         for process in self._processes:
@@ -143,7 +137,71 @@ class Group:
             port = probe.getsockname()[1]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
         return {
-            "OMP_NUM_THREADS": str(max(1, cores // self.size)), **os.environ,
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(self.size), "LOCAL_WORLD_SIZE": str(self.size),
-            "TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_RUN_ID": self._id, LAUNCHER: str(os.getpid()),
-        }  # fmt: skip
+            "OMP_NUM_THREADS": str(max(1, cores // self._size)),
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(self._size),
+            "LOCAL_WORLD_SIZE": str(self._size),
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+            "TORCHELASTIC_RUN_ID": self._id,
+            LAUNCHER: str(os.getpid()),
+        }
+
+
+LAUNCHER = "NANOLENS_LAUNCHER"  # in the environment of the processes that `--devices` starts: who started them
+_joined: list[DistributedRanks] = []
+
+
+def is_a_rank() -> bool:
+    """torchrun may have started a single one, and start it again with others."""
+    return "RANK" in os.environ and ("TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1)
+
+
+def ranks_here() -> DistributedRanks | None:
+    """The group, joined once; None for a process alone, which then need not import torch yet."""
+    if not is_a_rank():
+        return None
+    if not _joined:
+        launcher = int(os.environ.get(LAUNCHER, os.getppid()))  # asked before torch is imported, which takes seconds
+        from nanolens.training.distributed.group import join
+
+        group = join(launcher=launcher)
+        assert group is not None, "this is a rank"
+        _joined.append(group)
+    return _joined[0]
+
+
+def leave() -> None:
+    while _joined:
+        _joined.pop().end()
+
+
+def first_on_disk(overrides: Sequence[tuple[str, str]], ranks: DistributedRanks) -> Sequence[tuple[str, str]]:
+    """Lets that rank be the first which has the run that is to go on, and gives the settings with which it does: a
+    group that was started again goes on with what it had begun, on whatever machine's disk that is."""
+    run = _begun_by(overrides, ranks.launch)
+    step = -1 if run is None else max([step_of(folder) or 0 for folder in checkpoint_folders(run)], default=0)
+    ranks.choose_first(step)
+    if run is None or not _is_of_launch(run, ranks.launch):
+        return overrides
+    kept = [(key, value) for key, value in overrides if key not in ("init_from", "out_dir", "overwrite")]
+    return [*kept, ("init_from", "resume"), ("out_dir", str(run))]
+
+
+def _begun_by(overrides: Sequence[tuple[str, str]], launch: str) -> Path | None:
+    given = dict(overrides)
+    out_dir, goes_on = given.get("out_dir", "auto"), given.get("init_from") in ("resume", "auto")
+    if out_dir == "auto":
+        return next((run for run in reversed(find_runs(Path(RUNS))) if _is_of_launch(run, launch)), None)
+    there = run_folder(out_dir)
+    return there if there is not None and (goes_on or _is_of_launch(there, launch)) else None
+
+
+def _is_of_launch(run: Path, launch: str) -> bool:
+    """Whether the processes that train now, started before by the same launcher, have begun this run."""
+    try:
+        facts, started_at_s = read_run_file(run), psutil.Process(os.getppid()).create_time()
+        return facts.get("launch") == launch and facts.get("created_at_s", 0.0) >= started_at_s - 1
+    except (UserError, psutil.Error):
+        return False

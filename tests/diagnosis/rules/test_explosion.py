@@ -8,7 +8,7 @@ from tests.diagnosis.rules.build import char_curve, curve, found, make, mark, su
 def test_one_update_that_destroys_the_model():
     steps, losses = curve(30, end=4.8, every=10)
     losses[20:] = [270, 182, 121, 96, 68, 78, 40, 31, 28, 25]
-    findings = found(make(losses, steps, vocab_size=50304), "explosion")
+    findings = found(make(losses, steps, vocab_size=50304), "grad_explosion")
     assert findings["grad_explosion"].sureness == "certain"
     assert findings["grad_explosion"].evidence[0].at_step == steps[20]
     assert "loss_divergence" in findings
@@ -17,7 +17,7 @@ def test_one_update_that_destroys_the_model():
 def test_a_rise_that_stays_is_divergence():
     steps, losses = curve(400, end=3.5, every=10)
     losses[250:] = 7.8 + 0.1 * np.random.default_rng(0).standard_normal(150)
-    finding = found(make(losses, steps), "explosion")["loss_divergence"]
+    finding = found(make(losses, steps), "grad_explosion")["loss_divergence"]
     assert abs(finding.evidence[0].seen - 7.8) < 0.05
     assert 2000 < finding.evidence[0].at_step < 2600
 
@@ -25,14 +25,14 @@ def test_a_rise_that_stays_is_divergence():
 def test_a_spike_that_heals_is_no_divergence():
     steps, losses = curve(400, end=3.5)
     losses[200:206] += [2.5, 2, 1.5, 1, 0.5, 0.2]
-    assert not sure(make(losses, steps), "explosion")
+    assert not sure(make(losses, steps), "grad_explosion")
 
 
 def test_falling_and_noisy_curves_are_sound():
     for seed in range(20):
         for noise in (0.02, 0.1, 0.3):
             steps, losses = curve(60 + 20 * seed, noise=noise, seed=seed)
-            assert not sure(make(losses, steps), "explosion"), (seed, noise)
+            assert not sure(make(losses, steps), "grad_explosion"), (seed, noise)
 
 
 def test_overfitting_val_is_not_called_divergence():
@@ -44,7 +44,7 @@ def test_overfitting_val_is_not_called_divergence():
 def test_a_rise_at_a_resume_belongs_to_the_resume():
     steps, losses = curve(300, end=3.5, noise=0.02)
     losses[200:] += 0.6
-    assert "loss_divergence" not in found(make(losses, steps, marks=[mark("resume", 200)]), "explosion")
+    assert "loss_divergence" not in found(make(losses, steps, marks=[mark("resume", 200)]), "grad_explosion")
 
 
 def test_a_rise_shown_batch_by_batch_needs_two_evaluations():
@@ -54,14 +54,19 @@ def test_a_rise_shown_batch_by_batch_needs_two_evaluations():
     run = make(losses, evals=[(10 * i, v, v) for i, v in enumerate([4.5, 3.4, 3.2, 3.1, 3.0, 3.33, 3.36])])
     kept = tuple(v + hard + 0.01 * rng.standard_normal(10) for v in run.evals.val)
     run = dataclasses.replace(run, evals=dataclasses.replace(run.evals, batches=("same",) * 7, val_batch_losses=kept))
-    assert "loss_divergence" in sure(run, "explosion")
+    assert "loss_divergence" in sure(run, "grad_explosion")
     calm = dataclasses.replace(
-        run, evals=dataclasses.replace(run.evals, val_batch_losses=tuple(kept[4] + 0.01 * rng.standard_normal(10) for _ in kept))
+        run,
+        evals=dataclasses.replace(
+            run.evals, val_batch_losses=tuple(kept[4] + 0.01 * rng.standard_normal(10) for _ in kept)
+        ),
     )
-    assert "loss_divergence" not in sure(calm, "explosion")
+    assert "loss_divergence" not in sure(calm, "grad_explosion")
 
     learnt = dataclasses.replace(run, steps=dataclasses.replace(run.steps, loss=np.linspace(4, 0.5, 60)))
-    assert "loss_divergence" not in sure(learnt, "explosion")  # what is trained on falls: the updates do what they should
+    assert "loss_divergence" not in sure(
+        learnt, "grad_explosion"
+    )  # what is trained on falls: the updates do what they should
 
 
 def test_both_splits_of_two_evaluations_do_not_rise_together_by_chance():
@@ -72,10 +77,10 @@ def test_both_splits_of_two_evaluations_do_not_rise_together_by_chance():
 
 def test_a_val_loss_alone_that_rises_may_be_either():
     evals = [(100 * i, np.nan, v) for i, v in enumerate([4.0, 2.0, 1.8, 1.75, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9], 1)]
-    assert "loss_divergence" not in sure(make(evals=evals), "explosion")
+    assert "loss_divergence" not in sure(make(evals=evals), "grad_explosion")
 
 
 def test_one_bad_batch_is_no_explosion():
     steps, losses = curve(200, start=1.2, end=0.7, noise=0.05)
     losses[120] = 6.5
-    assert not sure(make(losses, steps), "explosion")
+    assert not sure(make(losses, steps), "grad_explosion")

@@ -17,31 +17,38 @@ def sudden():
 
 
 def test_a_nan_without_growth_in_float16_is_overflow():
-    finding = found(fp16(sudden()), "half_precision")["fp16_overflow"]
+    finding = found(fp16(sudden()), "fp16_overflow")["fp16_overflow"]
     assert finding.sureness == "likely" and finding.change.new == "bfloat16"
 
 
 def test_a_card_without_bfloat16_is_sent_to_float32():
-    assert found(fp16(sudden(), hardware="V100"), "half_precision")["fp16_overflow"].change.new == "float32"
+    assert found(fp16(sudden(), hardware="V100"), "fp16_overflow")["fp16_overflow"].change.new == "float32"
 
 
 def test_growth_before_the_nan_is_an_explosion_and_not_overflow():
     losses = sudden()
     losses[55:60] = [6, 9, 15, 30, 60]
-    assert "fp16_overflow" not in found(fp16(losses), "half_precision")
+    assert "fp16_overflow" not in found(fp16(losses), "fp16_overflow")
 
 
 def test_the_same_nan_in_bfloat16_is_not_overflow():
     losses = sudden()
     run = make(losses, not_finite=np.where(np.isfinite(losses), 0.0, 1.0), dtype="bfloat16")
-    assert not found(run, "half_precision")
+    assert not found(run, "fp16_overflow")
 
 
 def test_steps_that_become_faster_at_the_nan_are_evidence():
     losses = sudden()
     took = np.where(np.isfinite(losses), 1.097, 1.017)
-    run = make(losses, not_finite=np.where(np.isfinite(losses), 0.0, 1.0), dtype="float16", took=took, torch="2.0.0", fused_adamw=True)
-    findings = found(run, "half_precision")
+    run = make(
+        losses,
+        not_finite=np.where(np.isfinite(losses), 0.0, 1.0),
+        dtype="float16",
+        took=took,
+        torch="2.0.0",
+        fused_adamw=True,
+    )
+    findings = found(run, "fp16_overflow")
     assert len(findings["fp16_overflow"].evidence) == 2
     assert findings["fused_adamw_fp16_bug"].sureness == "likely"
 
@@ -49,15 +56,17 @@ def test_steps_that_become_faster_at_the_nan_are_evidence():
 def test_a_loss_scale_below_one_is_certain():
     steps, losses = curve(40)
     run = make(losses, steps, columns={"loss_scale": 65536.0 / 2.0 ** np.arange(40)}, dtype="float16")
-    assert found(run, "half_precision")["fp16_overflow"].sureness == "certain"
+    assert found(run, "fp16_overflow")["fp16_overflow"].sureness == "certain"
 
 
 def test_a_sound_float16_run_has_nothing():
-    assert not sure(fp16(curve(200)[1]), "half_precision")
+    assert not sure(fp16(curve(200)[1]), "fp16_overflow")
 
 
 def test_a_loss_scale_that_ends_at_one_has_nowhere_left_to_go():
     steps, losses = curve(40, every=10)
     scale = np.r_[np.full(25, 65536.0), 65536.0 / 8.0 ** np.arange(1, 6), np.ones(10)]
-    assert "fp16_overflow" in sure(make(losses, steps, dtype="float16", columns={"loss_scale": scale}), "half_precision")
-    assert not sure(make(losses, steps, dtype="float16", columns={"loss_scale": np.ones(40)}), "half_precision")  # not scaled at all
+    assert "fp16_overflow" in sure(make(losses, steps, dtype="float16", columns={"loss_scale": scale}), "fp16_overflow")
+    assert not sure(
+        make(losses, steps, dtype="float16", columns={"loss_scale": np.ones(40)}), "fp16_overflow"
+    )  # not scaled at all

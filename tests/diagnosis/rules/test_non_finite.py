@@ -13,7 +13,7 @@ def with_nan(at=60, count=100):
 
 
 def test_a_printed_nan_is_certain_and_names_its_first_step():
-    finding = found(with_nan(), "non_finite")["nan_divergence"]
+    finding = found(with_nan(), "nan_divergence")["nan_divergence"]
     assert finding.sureness == "certain"
     assert finding.evidence[0].at_step == 61
     assert finding.evidence[1].seen == 40
@@ -22,32 +22,32 @@ def test_a_printed_nan_is_certain_and_names_its_first_step():
 def test_values_that_were_not_said_are_no_nan():
     steps, losses = curve(100)
     losses[::2] = NAN
-    assert not found(make(losses, steps), "non_finite")
+    assert not found(make(losses, steps), "nan_divergence")
 
 
 def test_placeholders_are_named_and_raise_no_alarm():
     steps, losses = curve(50)
     run = make(losses, steps, marks=[mark("sentinel", 1, "step_avg:nanms")])
-    assert sure(run, "non_finite") == {"nan_sentinel_benign"}
+    assert sure(run, "nan_divergence") == {"nan_sentinel_benign"}
 
 
 def test_a_filtered_zero_is_not_success():
     steps, losses = curve(20)
     losses[10:] = 0.0
     run = make(losses, steps, not_finite=np.where(np.arange(20) >= 10, 2.0, 0.0))
-    assert {"hf_zero_loss_is_nan", "nan_divergence"} <= sure(run, "non_finite")
+    assert {"hf_zero_loss_is_nan", "nan_divergence"} <= sure(run, "nan_divergence")
     assert "too_good_to_be_true" not in sure(run) and "constant_loss" not in sure(run)
 
 
 def test_nan_from_the_start_at_a_low_rate_points_to_the_kernel():
     run = make([NAN] * 20, range(10, 30), not_finite=3.0, rate=3e-4)
-    assert "kernel_bug" in found(run, "non_finite")
+    assert "kernel_bug" in found(run, "nan_divergence")
 
 
 def test_skipped_updates_are_told():
     steps, losses = curve(200)
     run = make(losses, steps, marks=[mark("skip", k) for k in range(100, 106)])
-    assert found(run, "non_finite")["nan_divergence"].sureness == "certain"
+    assert found(run, "nan_divergence")["nan_divergence"].sureness == "certain"
 
 
 def test_zeros_in_a_row_after_a_real_loss_are_a_filtered_nan():

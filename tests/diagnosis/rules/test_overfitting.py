@@ -38,17 +38,24 @@ def test_train_near_val_is_never_overfitting_however_flat():
     for seed in range(30):
         vals = 3.6 + 0.4 * np.exp(-np.arange(20) / 3) + 0.01 * rng.standard_normal(20)
         evals = evaluations(vals, vals + 0.05 + 0.01 * rng.standard_normal(20), every=1000)
-        assert not found(make(evals=evals, vocab_size=50304, eval_iters=50, batch_size=16, block_size=1024), "overfitting"), seed
+        assert not found(
+            make(evals=evals, vocab_size=50304, eval_iters=50, batch_size=16, block_size=1024), "overfitting"
+        ), seed
 
 
 def test_a_gap_while_val_still_falls_is_not_overfitting():
     steps = np.arange(20)
     evals = evaluations(2.0 + 2 * np.exp(-steps / 6), 1.2 + 2.8 * np.exp(-steps / 5))
-    assert not sure(make(evals=evals, dataset_tokens=1e6, batch_size=64, block_size=256, gradient_accumulation_steps=1), "overfitting")
+    assert not sure(
+        make(evals=evals, dataset_tokens=1e6, batch_size=64, block_size=256, gradient_accumulation_steps=1),
+        "overfitting",
+    )
 
 
 def test_less_than_one_epoch_cannot_overfit():
-    assert not found(make(evals=demo(), **{**GPU_DEMO, "dataset": "mine", "vocab_size": 65, "dataset_tokens": 1e9}), "overfitting")
+    assert not found(
+        make(evals=demo(), **{**GPU_DEMO, "dataset": "mine", "vocab_size": 65, "dataset_tokens": 1e9}), "overfitting"
+    )
 
 
 def test_a_noisy_flat_val_has_a_minimum_but_no_overfitting():

@@ -1,6 +1,6 @@
 import numpy as np
 
-from nanolens.analysis.symptoms.rate import usual_rate
+from nanolens.diagnosis.rules.learning_rate import usual_rate
 from tests.diagnosis.rules.build import char_curve, make, sure
 
 CHAR = {
@@ -47,4 +47,4 @@ def test_the_table_is_gpt_3_s_at_its_own_sizes():
 def test_a_model_of_unknown_size_that_stands_at_token_pairs_is_not_blamed_on_its_rate():
     steps, losses = char_curve(300, end=2.47)
     losses[60:] = 2.47 + 0.01 * np.random.default_rng(0).standard_normal(240)
-    assert not sure(make(losses, steps, dataset="shakespeare_char", learning_rate=1e-2), "rate")
+    assert not sure(make(losses, steps, dataset="shakespeare_char", learning_rate=1e-2), "lr_too_high")

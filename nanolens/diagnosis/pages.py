@@ -1,0 +1,66 @@
+"""What `diagnose --why=CODE` says: the pages of pages.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from nanolens.show.answer import Answer
+from nanolens.show.document import GAP, Block, Part
+from nanolens.show.words import is_literal, paragraphs
+
+
+@dataclass(frozen=True)
+class Page:
+    """What `diagnose --why` says of some codes."""
+
+    codes: tuple[str, ...]
+    text: str  # a title, paragraphs that begin with what they are about, and quoted lines
+
+
+@cache
+def pages() -> tuple[Page, ...]:
+    text = files("nanolens.diagnosis").joinpath("pages.md").read_text(encoding="utf-8")
+    return tuple(map(_page, text.split("\n## ")[1:]))
+
+
+def _page(section: str) -> Page:
+    title, codes, *paragraphs = section.strip().split("\n\n")
+    sentence = title if title.endswith("?") else f"{title}."
+    text = "\n\n".join([sentence, *(re.sub(r"^\*\*(.*?)\*\*", r"\1", each) for each in paragraphs)])
+    return Page(tuple(re.findall(r"`(\w+)`", codes)), text)
+
+
+def page_of(code: str) -> Page | None:
+    return next((page for page in pages() if code in page.codes), None)
+
+
+class PageData(msgspec.Struct):
+    codes: list[str]
+    title: str
+    paragraphs: list[str]
+
+
+def page_answer(page: Page, lang: str = "en") -> Answer[Page]:
+    title, *rest = paragraphs(page.text, lang)
+    return Answer(page, lambda: page_parts(page, lang), lambda _: PageData(list(page.codes), title, rest))
+
+
+def page_parts(page: Page, lang: str = "en") -> list[Part]:
+    first, *rest = paragraphs(page.text, lang)
+    parts: list[Part] = [Block(first, "title")]
+    for paragraph in rest:
+        if is_literal(paragraph):
+            parts += [GAP, Block(paragraph, "quote")]
+            continue
+        match = _FIRST_SENTENCE.match(paragraph)
+        assert match is not None
+        parts += [GAP, Block(match[1] + match[2], "head"), *([Block(match[3], indent=2)] if match[3] else [])]
+    return parts
+
+
+_FIRST_SENTENCE = re.compile(r"([^.।]*)([.।]?) ?(.*)", re.S)

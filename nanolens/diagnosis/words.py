@@ -1,0 +1,147 @@
+"""A diagnosis in words and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from nanolens.diagnosis import FAULTS, Diagnosis
+from nanolens.facts.finding import Finding, NotChecked
+from nanolens.message import msg
+from nanolens.show.answer import Answer, Scalar, typed
+from nanolens.show.document import GAP, Block, Part, Role, bullet
+from nanolens.show.findings import SURENESS, change_parts, values_of
+from nanolens.show.words import say
+
+
+def answer_of(diagnosis: Diagnosis, more: Iterable[Part] = ()) -> Answer[Diagnosis]:
+    """`more` stands below the findings in words, and not in the JSON."""
+    return Answer(diagnosis, lambda: [*diagnosis_parts(diagnosis), *more], lambda lang: diagnosis_data(diagnosis, lang))
+
+
+def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
+    parts: list[Part] = []
+    for number, finding in enumerate(diagnosis.findings, 1):
+        parts += [*finding_parts(finding, number), GAP]
+    if not diagnosis.findings:
+        parts += [Block(msg("Nothing stands out."), "good"), GAP]
+    return [*parts, *_not_checked(diagnosis.not_checked)]
+
+
+def finding_parts(finding: Finding, number: int) -> Iterator[Part]:
+    claim = msg("{sureness}: {claim} ({code:code})", SURENESS[finding.sureness], finding.claim, finding.code)
+    yield Block(claim, _role(finding), mark=f"{number}. ")
+    for item in finding.evidence:
+        yield bullet(values_of(item), indent=3)
+        yield Block(msg("{where}; {how}", item.where, item.how), "note", indent=5)
+    if finding.change is not None:
+        yield from change_parts(finding.change)
+    yield Block(msg("This is wrong if {what}", finding.wrong_if), "note", indent=3)
+
+
+def _role(finding: Finding) -> Role:
+    """Faults in the colour of how sure they are; what explains or reassures is no alarm."""
+    if finding.code == "healthy":
+        return "good"
+    return finding.sureness if finding.code in FAULTS else "head"
+
+
+def _not_checked(unchecked: Iterable[NotChecked]) -> list[Part]:
+    """Grouped by reason: one missing fact often keeps several rules from being tried."""
+    by_reason: dict[str, list[NotChecked]] = {}
+    for item in unchecked:
+        by_reason.setdefault(say(item.because), []).append(item)
+    if not by_reason:
+        return []
+    reasons = [
+        msg("{codes:code}: {reason}", [item.code for item in items], items[0].because) for items in by_reason.values()
+    ]
+    return [Block(msg("Not checked"), "head"), *(bullet(reason, "note") for reason in reasons)]
+
+
+# --- as JSON
+
+
+class EvidenceData(msgspec.Struct):
+    what: str
+    seen: Scalar | list[Scalar]
+    usual: Scalar | list[Scalar]
+    where: str
+    how: str
+    kind: str
+    at_step: int | None
+
+
+class ChangeData(msgspec.Struct):
+    words: str
+    key: str
+    old: Scalar | list[Scalar]
+    new: Scalar | list[Scalar]
+    command: str
+
+
+class FindingData(msgspec.Struct):
+    code: str
+    sureness: str
+    claim: str
+    evidence: list[EvidenceData]
+    change: ChangeData | None
+    wrong_if: str
+
+
+class NotCheckedData(msgspec.Struct):
+    code: str
+    because: str
+
+
+class KnownData(msgspec.Struct):
+    value: Scalar | list[Scalar] | dict[str, Any]  # an object: what a probe has found
+    origin: str
+    where: str
+
+
+class DerivedData(msgspec.Struct):
+    value: Scalar | list[Scalar]
+    origin: str
+    how: str
+
+
+class ReadingData(msgspec.Struct):
+    lines: int
+    not_understood: int
+    duplicates: int
+    glued: int
+    cut: int
+    notes: list[str]
+
+
+class RunData(msgspec.Struct):
+    name: str
+    trainer: str
+    steps: int
+    evaluations: int
+    known: dict[str, KnownData]
+    derived: dict[str, DerivedData]
+    reading: ReadingData
+
+
+class DiagnosisData(msgspec.Struct):
+    run: RunData
+    findings: list[FindingData]
+    not_checked: list[NotCheckedData]
+
+
+def diagnosis_data(diagnosis: Diagnosis, lang: str = "en") -> DiagnosisData:
+    run = diagnosis.run
+    about = typed(
+        RunData,
+        run,
+        lang,
+        trainer=run.conventions.trainer,
+        steps=len(run.steps),
+        evaluations=len(run.evals),
+        derived=dict(diagnosis.facts),
+    )
+    return typed(DiagnosisData, diagnosis, lang, run=about)
