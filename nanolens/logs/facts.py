@@ -31,6 +31,7 @@ TABLE = Path(__file__).with_name("sentences.toml")
 _SENTENCES = sentences_in(tomllib.loads(TABLE.read_text("utf-8")))
 LONGEST_TEXT = 400
 MOST_LINES = 2000  # with one sentence, and of settings: a text that repeats itself more often says nothing new
+TRACEBACK = "Traceback (most recent call last)"
 LONGEST_TRACEBACK, MOST_TRACEBACKS = 20_000, 32
 _BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _ERROR = re.compile(
@@ -160,7 +161,7 @@ _BY_HAND: tuple[tuple[str, _Reader], ...] = (
     ("real\t", _wall),
     ("out of memory", _out_of_memory),
     ("OutOfMemoryError", lambda line: None if "out of memory" in line.text else _out_of_memory(line)),
-    ("Traceback (most recent call last)", _traceback),
+    (TRACEBACK, _traceback),
 )
 
 _SETTING = re.compile(

@@ -11,7 +11,7 @@ import numpy as np
 
 from nanolens.errors import fault
 from nanolens.logs.assemble import assemble, ranks_in
-from nanolens.logs.facts import read_facts, read_notes
+from nanolens.logs.facts import LONGEST_TRACEBACK, TRACEBACK, read_facts, read_notes
 from nanolens.logs.formats import keyvalue, tables, tracker_files, trainers
 from nanolens.logs.given import Given
 from nanolens.logs.rows import Found, LogFormat
@@ -181,12 +181,23 @@ def _count(source: LogText, found: Found, reading: Reading) -> Reading:
 
 
 def _end_of_rows(text: str) -> int:
-    """Behind the last whole line; before a row with names below it, one a line, as long as more may come."""
-    end = max(text.rfind("\n"), text.rfind("\r")) + 1
+    """Behind the last whole line; before a traceback without its error, and before a row with names below it, one a
+    line, as long as more may come."""
+    end = _start_of_open_traceback(text, max(text.rfind("\n"), text.rfind("\r")) + 1)
     head = max(text.rfind("[step=", 0, end), text.rfind("[batch=", 0, end))
     if head < 0 or not keyvalue.OPEN_BLOCK.fullmatch(text, head, end):
         return end
     return text.rfind("\n", 0, head) + 1
+
+
+def _start_of_open_traceback(text: str, end: int) -> int:
+    """Where the last traceback starts, if up to `end` its lines are all indented: the error is not printed yet."""
+    head = text.rfind(TRACEBACK, max(0, end - LONGEST_TRACEBACK), end)
+    if head < 0:
+        return end
+    start = text.rfind("\n", 0, head) + 1
+    indented = text[start:head] + " "  # a rank's name may stand before each line
+    return start if all(line.startswith(indented) for line in text[head:end].splitlines()[1:]) else end
 
 
 def read_text(text: str, given: Given, *, format: str | None, name: str) -> list[RunRecord]:

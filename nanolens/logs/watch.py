@@ -286,6 +286,7 @@ def _relay(process: Process, output: IO[bytes], recording: Recording, echo: IO[b
     """Passes on what is printed until the program has ended and nothing more comes."""
     was_asked = False
     while True:
+        has_ended = process.poll() is not None  # asked before reading: its last words may come just after a look
         printed = _read(process, output)
         if printed:
             with contextlib.suppress(BrokenPipeError, ValueError):  # nobody looks any more; it is still recorded
@@ -293,7 +294,7 @@ def _relay(process: Process, output: IO[bytes], recording: Recording, echo: IO[b
                 echo.flush()
             recording.take(printed)
         recording.tick()
-        if not printed and process.poll() is not None:
+        if has_ended and not printed:
             break
         if not was_asked and (recording.folder / STOP_FILE).exists():
             was_asked = True

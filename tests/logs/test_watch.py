@@ -131,6 +131,50 @@ def test_its_failure_is_recorded_and_its_exit_code_passed_on(trainer):
     assert "boom" in run.marks[-1].text
 
 
+def test_what_is_recorded_does_not_depend_on_when_it_is_looked_at(trainer, tmp_path):
+    printed = subprocess.run([*trainer, "24", "0", "boom"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+
+    def recorded(cut: int) -> tuple[list[tuple[str, str]], list[int]]:
+        recording = watch.Recording(tmp_path / f"cut-{cut}", trainer, None)
+        for part in (printed[:cut], printed[cut:]):
+            recording.take(part)
+            recording._record(whole=False)
+        recording.end(1)
+        run = read_run(recording.folder)
+        return [(mark.kind, mark.text) for mark in run.marks], run.steps.step.tolist()
+
+    at_once = recorded(len(printed))
+    assert ("error", "RuntimeError: boom") in at_once[0] and len(at_once[1]) == 24
+    traceback = printed.index(b"Traceback")
+    cuts = [*range(1, traceback, 97), *range(traceback - 2, len(printed), 5)]
+    assert {cut: found for cut in cuts if (found := recorded(cut)) != at_once} == {}
+
+
+def test_an_indented_line_without_an_error_does_not_keep_rows_back(tmp_path):
+    recording = watch.Recording(tmp_path / "run", ["x"], None)
+    recording.take(b"iter 0: loss 3.5000, time 1.00ms, mfu 1.00%\nTraceback (most recent call last):\n  File x\n")
+    recording.take(b"iter 1: loss 3.4000, time 1.00ms, mfu 1.00%\n")
+    recording._record(whole=False)
+    assert len(read_run(tmp_path / "run").steps) == 2
+    recording.end(0)
+
+
+def test_the_last_words_of_a_program_are_read_however_late_they_come(trainer, monkeypatch):
+    """It prints and ends just after we looked and found nothing."""
+    read = watch._read
+
+    def late(process, output):
+        if process.returncode is None:  # not known to have ended
+            process.wait()
+            return b""
+        return read(process, output)
+
+    monkeypatch.setattr(watch, "_read", late)
+    echo = io.BytesIO()
+    assert watch.watch_command([*trainer, "3", "0.1"], echo=echo) == 0
+    assert b"iter 2" in echo.getvalue()
+
+
 def test_a_look_is_taken_at_the_end(trainer):
     seen = []
     watch.watch_command([*trainer, "30", "0"], echo=io.BytesIO(), look=lambda run: seen.append(len(run.steps)))
