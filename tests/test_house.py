@@ -31,7 +31,7 @@ EFFECTS = {
     "logs/open.py": "opens what the user named",
     "logs/reader.py": "reads a log, or a folder of them",
     "logs/watch.py": "runs another program and records what it prints",
-    "logs/formats/tracker_files.py": "reads the folders that trackers leave",
+    "logs/tracker_files.py": "reads the folders that trackers leave",
     "explanation/subject.py": "opens what the user named, and follows a pipe",
     "comparison/__init__.py": "tells a log with several runs from a name",
     "comparison/rescore.py": "evaluates checkpoints with torch",

@@ -18,6 +18,7 @@ from nanolens.diagnosis.rules.levels import ABOVE, BELOW, BIGRAM_STEPS, is_past_
 from nanolens.facts import locations
 from nanolens.facts.case import ASSUMED_NOISE, Case
 from nanolens.facts.finding import SURENESS, Figure, Finding, NotChecked, Sureness, inferred, see
+from nanolens.facts.reading import WhatWasRead, what_was_read
 from nanolens.facts.statistics import noise_of, trend
 from nanolens.message import msg
 from nanolens.probing.judge import SMALLEST_WORTH
@@ -40,6 +41,7 @@ class Diagnosis:
     findings: Sequence[Finding] = ()
     not_checked: Sequence[NotChecked] = ()
     facts: Mapping[str, Figure] = field(default_factory=dict)  # what was derived, with its formula
+    reading: WhatWasRead | None = None
 
 
 def diagnose(run: RunRecord) -> Diagnosis:
@@ -52,7 +54,8 @@ def diagnose(run: RunRecord) -> Diagnosis:
     for answer in answers:
         if isinstance(answer, NotChecked) and answer.code not in reported:
             missed.setdefault(answer.code, answer)
-    return Diagnosis(run, tuple(findings), tuple(missed.values()), facts_of(case))
+    reading = None if case.is_ahead else what_was_read(case)
+    return Diagnosis(run, tuple(findings), tuple(missed.values()), facts_of(case), reading)
 
 
 def is_fault(finding: Finding) -> bool:

@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 
 from nanolens.diagnosis import FAULTS, Diagnosis
+from nanolens.facts.case import Case
 from nanolens.facts.finding import Finding, NotChecked
+from nanolens.facts.reading import what_was_read
 from nanolens.message import msg
 from nanolens.show.answer import Answer, Scalar, typed
 from nanolens.show.document import GAP, Block, Part, Role, bullet
-from nanolens.show.findings import SURENESS, change_parts, values_of
+from nanolens.show.findings import SURENESS, ReadingData, change_parts, values_of
 from nanolens.show.words import say
 
 
@@ -22,12 +24,19 @@ def answer_of(diagnosis: Diagnosis, more: Iterable[Part] = ()) -> Answer[Diagnos
 
 
 def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
-    parts: list[Part] = []
+    parts: list[Part] = [] if diagnosis.reading is None else [Block(diagnosis.reading.sentence, "note"), GAP]
     for number, finding in enumerate(diagnosis.findings, 1):
         parts += [*finding_parts(finding, number), GAP]
     if not diagnosis.findings:
-        parts += [Block(msg("Nothing stands out."), "good"), GAP]
+        parts += [_nothing(diagnosis), GAP]
     return [*parts, *_not_checked(diagnosis.not_checked)]
+
+
+def _nothing(diagnosis: Diagnosis) -> Block:
+    """Never a clean bill for what was not read."""
+    if diagnosis.reading is not None and not diagnosis.reading.updates and not diagnosis.reading.evaluations:
+        return Block(msg("No loss was read: how the training goes was not judged."), "head")
+    return Block(msg("Nothing stands out."), "good")
 
 
 def finding_parts(finding: Finding, number: int) -> Iterator[Part]:
@@ -108,15 +117,6 @@ class DerivedData(msgspec.Struct):
     how: str
 
 
-class ReadingData(msgspec.Struct):
-    lines: int
-    not_understood: int
-    duplicates: int
-    glued: int
-    cut: int
-    notes: list[str]
-
-
 class RunData(msgspec.Struct):
     name: str
     trainer: str
@@ -143,5 +143,6 @@ def diagnosis_data(diagnosis: Diagnosis, lang: str = "en") -> DiagnosisData:
         steps=len(run.steps),
         evaluations=len(run.evals),
         derived=dict(diagnosis.facts),
+        reading=typed(ReadingData, diagnosis.reading or what_was_read(Case(run)), lang),
     )
     return typed(DiagnosisData, diagnosis, lang, run=about)

@@ -8,6 +8,7 @@ from nanolens.explanation.lines import Context, evaluation_remarks, update_remar
 from nanolens.explanation.pick import Explanation, Passage, PickedRow, arrived, picked, remarks
 from nanolens.explanation.sections import about, lacking, story
 from nanolens.facts.case import Case
+from nanolens.facts.reading import what_was_read
 from nanolens.message import msg
 
 __all__ = ["explain", "explain_arrived"]
@@ -26,7 +27,8 @@ def explain(case: Case, quote: Callable[[int], str] = lambda line: "", codes: Co
             total,
         )
     lines = _passages(context, rows, quote)
-    return Explanation(case.run.name, about(case), lines, left_out, story(case, codes), tuple(lacking(case)))
+    told = (about(case), lines, left_out, story(case, codes), tuple(lacking(case)))
+    return Explanation(case.run.name, *told, reading=what_was_read(case))
 
 
 def explain_arrived(

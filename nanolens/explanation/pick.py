@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from nanolens.facts.reading import WhatWasRead
 from nanolens.message import Message
 from nanolens.record.run import RunRecord
 
@@ -52,6 +53,7 @@ class Explanation:
     left_out: Message | None  # how many lines are like those explained
     story: tuple[Section, ...]
     lacking: tuple[Message, ...] = ()  # facts that the source does not tell, and how to give them
+    reading: WhatWasRead | None = None
 
 
 SHORT_LOG = 16  # rows: about what fits on two screens when every one is explained

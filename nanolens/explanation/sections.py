@@ -16,6 +16,7 @@ from nanolens.facts import sentences, timing
 from nanolens.facts.case import Case
 from nanolens.facts.finding import Finding
 from nanolens.facts.laws import FRESH_EPOCHS
+from nanolens.facts.reading import what_was_read
 from nanolens.message import Message, msg
 
 CLAIM_SLACK = 0.15  # "124M" for 123.6M is no mismatch
@@ -43,19 +44,9 @@ def _sections(**parts: tuple[Message, Iterable[Said]]) -> tuple[Section, ...]:
 
 
 def about(case: Case) -> Section:
-    run, schedule, reading = case.run, case.schedule, None
-    if len(run.steps) or len(run.evals):
-        reading = msg(
-            "Written by {trainer}, up to step {last:count}. Update lines: {updates:count}; evaluations: {evals:count}.",
-            sentences.trainer_name(case),
-            case.last_step,
-            len(run.steps),
-            len(run.evals),
-        )
-    skipped = run.reading.not_understood
+    schedule = case.schedule
     said = (
-        ("step", reading),
-        ("step", msg("Unrecognised lines, skipped: {count:count}.", skipped) if skipped else None),
+        ("step", None if case.is_ahead else what_was_read(case).sentence),
         ("parameters", sentences.model_words(case)),
         ("parameters", _claim(case)),
         ("epoch", _data(case)),

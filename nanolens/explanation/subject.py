@@ -22,9 +22,10 @@ from nanolens.explanation.pick import Explanation, Passage, Section, remarks
 from nanolens.explanation.sections import about, explain_ahead
 from nanolens.facts.case import Case
 from nanolens.logs import read_log
+from nanolens.logs.documents import as_lines
 from nanolens.logs.given import Given
 from nanolens.logs.open import CONFIG_SUFFIXES, facts_of_options, open_run
-from nanolens.logs.reader import LogReader
+from nanolens.logs.reader import LogReader, unpacked
 from nanolens.logs.text import clean, decode
 from nanolens.message import msg
 from nanolens.planning.question import data_facts, planned_for
@@ -58,7 +59,7 @@ def explained(subject: ExplainTarget) -> Explanation:
         case, came_from = _case_ahead(subject)
         return explain_ahead(case, came_from, None if path.is_file() else named_preset(source))
     case = _case(subject)
-    explanation = explain(case, quoting(decode(path.read_bytes()) if path.is_file() else ""), codes_of(case))
+    explanation = explain(case, quoting(decode(unpacked(path.read_bytes())) if path.is_file() else ""), codes_of(case))
     # What `nanolens plan` had expected of these very settings, where it was asked.
     if planned := remarks((each.topic, each.words) for each in planned_for(case.run)):
         section = Section("plan", msg("Plan vs actual"), planned)
@@ -134,7 +135,7 @@ def _case(subject: ExplainTarget) -> Case:
 
 def quoting(text: str) -> Callable[[int], str]:
     """The lines of a log by their numbers."""
-    lines = clean(text).split("\n")
+    lines = clean(as_lines(text) or text).split("\n")
 
     def quote(number: int) -> str:
         """A line as it was seen last (a progress bar draws itself anew), and not longer than fits."""

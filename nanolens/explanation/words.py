@@ -12,6 +12,7 @@ from nanolens.explanation.pick import Explanation, Passage, Section
 from nanolens.message import Message, msg
 from nanolens.show.answer import Answer, JsonObject, plain, typed
 from nanolens.show.document import GAP, Block, Part, bullet
+from nanolens.show.findings import ReadingData
 from nanolens.show.words import say
 
 
@@ -92,6 +93,7 @@ class SectionData(msgspec.Struct):
 
 class ExplanationData(msgspec.Struct):
     name: str
+    reading: ReadingData | None
     about: list[RemarkData]
     lines: list[LineData]
     left_out: str | None
@@ -115,6 +117,7 @@ def explanation_data(explained: Explanation, lang: str = "en") -> ExplanationDat
         ExplanationData,
         explained,
         lang,
+        reading=None if explained.reading is None else typed(ReadingData, explained.reading, lang),
         about=[] if explained.about is None else remarks(explained.about),
         lines=[typed(LineData, line, lang, text=line.quote, remarks=remarks(line)) for line in explained.lines],
         story=[typed(SectionData, section, lang, remarks=remarks(section)) for section in explained.story],

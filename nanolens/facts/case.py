@@ -20,7 +20,7 @@ from nanolens.config.names import ALIASES, PRECISIONS
 from nanolens.facts import references
 from nanolens.facts.finding import Figure, inferred
 from nanolens.facts.statistics import noise_of, standard_error, stretches
-from nanolens.facts.timing import instant_mfu, measured_mfu_work, ordinary_seconds
+from nanolens.facts.timing import instant_mfu, is_first, measured_mfu_work, ordinary_seconds, rounded_batch
 from nanolens.message import Message, msg
 from nanolens.record.run import Conventions, Evals, Known, Mark, Origin, RunRecord, Steps, evals_from, steps_from
 from nanolens.sizing.devices import Device, Hardware, hardware_named
@@ -359,7 +359,9 @@ class Case:
         speed, took = self.steps.tokens_per_s, self.steps.took_s
         both = np.isfinite(speed) & np.isfinite(took)
         if both.any():
-            return inferred(float(np.median(speed[both] * took[both])), msg("printed tokens/s x step time"))
+            ordinary = both & ~is_first(self) if (both & ~is_first(self)).any() else both
+            tokens = float(np.median(speed[ordinary] * took[ordinary]))
+            return inferred(rounded_batch(tokens), msg("printed tokens/s x step time"))
         return measured
 
     @cached_property

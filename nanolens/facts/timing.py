@@ -60,7 +60,35 @@ def ordinary_seconds(case: Case) -> Figure | None:
     stated = case.number("tokens_per_update")
     if len(speed) and stated:
         return Figure(stated / float(np.median(speed)), msg("tokens per update / printed tokens/s"), "inferred")
-    return None
+    return _by_time_of_day(case)
+
+
+def _by_time_of_day(case: Case) -> Figure | None:
+    """Where no time is printed: from the instants of the rows."""
+    rows = case.steps
+    known = np.flatnonzero(np.isfinite(rows.at_s))
+    if len(known) < 2:
+        return None
+    passed, done = np.diff(rows.at_s[known]), np.diff(rows.step[known])
+    each = passed[(done > 0) & (passed >= 0)] / done[(done > 0) & (passed >= 0)]
+    if not len(each) or np.median(each) <= 0:
+        return None
+    how = msg("median of the time between {rows:count row|rows}, by their time of day", len(each))
+    return Figure(float(np.median(each)), how, "inferred")
+
+
+BATCH_SLACK = (
+    0.003  # tokens of an update that are worked out from printed figures are taken for a round number this near
+)
+
+
+def rounded_batch(tokens: float) -> float:
+    """Batches are small numbers times a power of two: the roundest one that is near."""
+    for odd in range(1, 64, 2):
+        power = round(np.log2(tokens / odd)) if tokens >= odd else -1
+        if power >= 4 and abs(odd * 2.0**power / tokens - 1) < BATCH_SLACK:
+            return odd * 2.0**power
+    return tokens
 
 
 def eval_seconds(case: Case) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanolens.logs.given import Given
-from nanolens.logs.reader import FORMAT_NAMES as FORMATS
 from nanolens.logs.reader import LogReader, read_source
+from nanolens.logs.trainers import TRAINER_NAMES as FORMATS
 from nanolens.record.run import RunRecord
 
 
@@ -17,9 +17,9 @@ def read_log(
 ) -> RunRecord:
     """The run that a log tells of. `source` is a text, or the path of a file or folder.
 
-    A log with several runs gives the one that got furthest, and says so in its reading; `read_logs` gives them all."""
+    A log with several runs gives the longest one, and says so in its reading; `read_logs` gives them all."""
     runs = read_logs(source, given, format=format, name=name)
-    return max(runs, key=lambda run: max([*run.steps.step[-1:], *run.evals.step[-1:]], default=-1))
+    return max(runs, key=lambda run: (len(run.steps) + len(run.evals), *run.steps.step[-1:], *run.evals.step[-1:]))
 
 
 def read_logs(

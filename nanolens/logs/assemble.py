@@ -8,23 +8,28 @@ settings printed between them differ, or when a heading says so. One row out of 
 from __future__ import annotations
 
 import bisect
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from nanolens.logs.given import Given, known_facts
-from nanolens.logs.rows import Found, LogFormat, Rows, joined
+from nanolens.logs.rows import Found, Rows, joined
+from nanolens.logs.settle import settle
 from nanolens.logs.text import LogText
+from nanolens.logs.trainers import UNKNOWN, Trainer
 from nanolens.message import Message, msg
-from nanolens.record.run import Evals, Known, Mark, Reading, RunRecord, Steps, evals_from, steps_from
+from nanolens.record.run import Conventions, Evals, Known, Mark, Reading, RunRecord, Steps, evals_from, steps_from
 
 _SAID_AT_THE_END = ("wall_s",)  # facts that are printed when a run is done
 _END = 1 << 60
 PLACEHOLDER = -0.99  # -100 %: what several trainers print as long as they have no MFU
 _RANKS = (re.compile(r"ank(?<=[Rr]ank)[ :=_]{0,2}(\d{1,5})\b"), re.compile(r"\[default(\d{1,5})\]:"))
 MOST_ATTEMPTS = 500  # numbers that go back more often are no step numbers, or rows of many writers at once
+MOST_SPANS = 6  # runs whose lines are named
 _ENDS = ("error", "out_of_memory", "ended")
 
 
@@ -43,26 +48,36 @@ class Attempt:
 
 
 def assemble(
-    found: Found, log_format: LogFormat, given: Given, reading: Reading, name: str, ranks: dict[int, int] | None = None
+    found: Found,
+    trainer: Trainer,
+    given: Given,
+    reading: Reading,
+    name: str,
+    ranks: dict[int, int] | None = None,
+    conventions: Conventions | None = None,
 ) -> list[RunRecord]:
     """The runs of a text, in its order. A text without rows is a run without rows: its facts and signs may be all there
     is to say. `ranks` is the rank of each line that says one."""
-    if log_format.place is not None:
-        log_format.place(found)
+    settle(found, trainer)
     reading = without_copies(found, ranks or {}, reading)
-    conventions, is_from_zero = log_format.conventions, found.steps.printed.min(initial=1) == 0
-    if log_format.is_general and conventions.updates_before_printed == 0 and is_from_zero:
+    conventions = conventions or trainer.conventions
+    is_from_zero = found.steps.printed.min(initial=1) == 0
+    if trainer is UNKNOWN and conventions.updates_before_printed == 0 and is_from_zero:
         # A loss at step 0 is that of the first update: such a trainer counts the updates before the row.
         conventions = replace(conventions, updates_before_printed=1)
-        log_format = replace(log_format, conventions=conventions)
+    if found.loss_is_smoothed:
+        conventions = replace(conventions, loss="smoothed")
     _number(found, conventions.updates_before_printed)
     max_step = given.max_iters if given.max_iters is not None else _total(found.steps)
     runs = runs_in(found, conventions.updates_before_printed, max_step) or [("", [Attempt()])]
-    notes, cut = _notes(found, len(runs)), found.steps.cut + found.evals.cut
-    reading = replace(reading, cut=cut, runs=len(runs), notes=notes)
+    spans = [_lines_of(attempts, found) for _, attempts in runs]
+    notes, cut = _notes(found, spans), found.cut
+    reading = replace(
+        reading, cut=cut, runs=len(runs), notes=notes, unit=found.loss_unit, nats_per_unit=found.loss_scale
+    )
     parts = _parts([attempts for _, attempts in runs], found)
     return [
-        _a_run(title or name, attempts, found, part, log_format, given, reading)
+        _a_run(title or name, attempts, found, part, trainer, conventions, given, reading)
         for (title, attempts), part in zip(runs, parts, strict=True)
     ]
 
@@ -70,12 +85,18 @@ def assemble(
 def _number(found: Found, before: int) -> None:
     """Gives each row our step. An evaluation without a number is of the weights between the rows around it."""
     updates, evals = found.steps, found.evals
-    steps = np.nan_to_num(updates.columns.get("updates", updates.printed + float(before)), nan=0.0)
-    ours = np.nan_to_num(evals.columns.get("updates", evals.printed.astype(float)), nan=-1.0)
+    counted = updates.column("absolute")
+    counted = np.where(np.isnan(counted), updates.printed, counted) + float(before)
+    steps = np.where(np.isnan(updates.column("updates")), counted, np.nan_to_num(updates.column("updates")))
+    ours = evals.column("absolute")
+    ours = np.where(np.isnan(ours), evals.printed, ours)
+    ours = np.where(np.isnan(evals.column("updates")), ours, np.nan_to_num(evals.column("updates")))
     for index in np.flatnonzero(ours < 0).tolist():
         after = int(np.searchsorted(updates.at, evals.at[index]))
         done = steps[after - 1] if after > 0 else 0
-        ours[index] = max(done, steps[after] - 1) if after < len(steps) and steps[after] > done else done
+        # A row that counts the updates before it follows the evaluation of its step; another comes before it.
+        is_before = before > 0 and after < len(steps) and steps[after] > done
+        ours[index] = max(done, steps[after] - before) if is_before else done
     updates.columns["step"], evals.columns["step"] = steps, ours
 
 
@@ -104,17 +125,21 @@ def _parts(runs: list[list[Attempt]], found: Found) -> list[Found]:
 
 
 def _a_run(
-    name: str, attempts: list[Attempt], found: Found, part: Found, log_format: LogFormat, given: Given, reading: Reading
+    name: str,
+    attempts: list[Attempt],
+    found: Found,
+    part: Found,
+    trainer: Trainer,
+    conventions: Conventions,
+    given: Given,
+    reading: Reading,
 ) -> RunRecord:
-    firsts, conventions = [attempt.first for attempt in attempts], log_format.conventions
-    before = conventions.updates_before_printed
+    firsts, before = [attempt.first for attempt in attempts], conventions.updates_before_printed
     done_before = found.steps.column("step") - before
     kept = _merged([attempt.steps for attempt in attempts], firsts, done_before, np.ones(len(done_before)))
     is_real = np.isnan(found.evals.column("quoted"))
     kept_evals = _merged([attempt.evals for attempt in attempts], firsts, found.evals.column("step"), is_real)
     steps, evals = found.steps.take(kept), found.evals.take(kept_evals)
-    if log_format.finish is not None:
-        steps = log_format.finish(steps, evals)
     known, total = known_facts(part, given, conventions.trainer), _total(steps)
     if total is not None and total > 0:
         known.setdefault("max_iters", Known(int(total), "printed", f"line {int(steps.line[-1])}"))
@@ -126,8 +151,82 @@ def _a_run(
         *(Mark("sentinel", int(step), line, "mfu -100%") for step, line in numbered),
     )
     in_order = _with_done_again(sorted(marks, key=lambda mark: mark.line), attempts, found)
-    reading = replace(reading, attempts=len(attempts))
+    reading = replace(
+        reading,
+        attempts=len(attempts),
+        rows=sum(len(attempt.steps) for attempt in attempts) + found.rows_read,
+        first=_printed(steps, 0, reading),
+        last=_printed(steps, -1, reading),
+        last_eval=_printed_eval(evals, reading),
+        device_tokens_per_s=_median(steps.column("device_tokens_per_s")),
+    )
+    _tell_batch(known, steps)
+    for key, value in trainer.defaults.items():
+        known.setdefault(key, Known(value, "inferred", f"default of {trainer.name}"))
     return RunRecord(name, conventions, _steps(steps), _evals(evals), known, in_order, reading)
+
+
+def _printed(steps: Rows, index: int, reading: Reading) -> Mapping[str, float | str]:
+    """The first or the last row with a loss, as the text has it."""
+    loss = steps.column("loss")
+    told = np.flatnonzero(~np.isnan(loss) | steps.is_not_finite("loss"))
+    if not len(told):
+        return {}
+    row = told[index]
+    number = {"step": int(steps.printed[row])} if np.isnan(steps.column("updates")[row]) else {}
+    epoch = steps.column("epoch")[row]
+    return {**({} if np.isnan(epoch) else {"epoch": int(epoch)}), **number, "loss": _as_told(loss[row], reading)}
+
+
+def _printed_eval(evals: Rows, reading: Reading) -> Mapping[str, float | str]:
+    if not len(evals):
+        return {}
+    said = {
+        name: _as_told(evals.column(name)[-1], reading)
+        for name in ("train", "val")
+        if not np.isnan(evals.column(name)[-1]) or evals.is_not_finite(name)[-1]
+    }
+    step, epoch = int(evals.printed[-1]), evals.column("epoch")[-1]
+    number = {"step": step if step >= 0 else int(evals.column("step")[-1])}
+    return {**({} if np.isnan(epoch) else {"epoch": int(epoch)}), **number, **said}
+
+
+def _as_told(loss: float, reading: Reading) -> float | str:
+    told = math.exp(loss) if reading.unit == "perplexity" and loss < 700 else loss / reading.nats_per_unit
+    return float(told) if math.isfinite(told) else str(float(told))
+
+
+def _median(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else None
+
+
+SNAP = 0.003  # a batch that is worked out from rounded figures is taken for a round number this near
+
+
+def _tell_batch(known: dict[str, Known], steps: Rows) -> None:
+    """Tokens of an update, from what the rows count; where neither the text nor the user states them."""
+    if not len(steps) or "tokens_per_update" in known:
+        return
+    where = f"line {int(steps.line[-1])}"
+    if tokens := _median(steps.column("tokens_per_update")):
+        known["tokens_per_update"] = Known(round(tokens), "printed", where)
+        return
+    sequences, length = _median(steps.column("batch_sequences")), known.get("block_size")
+    if sequences and length is not None and isinstance(length.value, int):
+        product = round(sequences * length.value)
+        known["tokens_per_update"] = Known(product, "inferred", "sequences of an update x their length")
+        return
+    seen, number = steps.column("tokens_seen"), steps.column("step")
+    told = np.flatnonzero(np.isfinite(seen) & (seen > 0) & (number > 0))
+    if len(told):
+        each = float(seen[told[-1]] / number[told[-1]])
+        added = np.diff(seen[told]) / np.maximum(np.diff(number[told]), 1)
+        if len(added) > 2 and np.mean(added == np.median(added)) > 0.5:
+            each = float(np.median(added))
+        if sequences and abs(round(each / sequences) / (each / sequences) - 1) < 10 * SNAP:
+            each = sequences * round(each / sequences)  # a whole number of tokens a sequence
+        known["tokens_per_update"] = Known(round(each), "inferred", "tokens seen / updates")
 
 
 def _steps(rows: Rows) -> Steps:
@@ -211,16 +310,24 @@ def _not_finite(rows: Rows, first: str, second: str) -> np.ndarray:
     return 1.0 * rows.is_not_finite(first) + 2.0 * rows.is_not_finite(second)
 
 
-def _notes(found: Found, runs: int) -> tuple[Message, ...]:
-    cut = found.steps.cut + found.evals.cut
+def _lines_of(attempts: list[Attempt], found: Found) -> str:
+    lines = [int(found.steps.line[i]) for attempt in attempts for i in attempt.steps]
+    lines += [int(found.evals.line[i]) for attempt in attempts for i in attempt.evals]
+    return f"{min(lines)}-{max(lines)}" if lines else ""
+
+
+def _notes(found: Found, spans: list[str]) -> tuple[Message, ...]:
+    cut = found.cut
     several = msg(
-        "this log contains {runs:count run|runs}; they can be compared with each other; the one that got furthest is "
-        "used here",
-        runs,
+        "this log contains {runs:count run|runs}, in lines {spans}; the longest one is used here, and {command:code} "
+        "compares them",
+        len(spans),
+        ", ".join(span for span in spans[:MOST_SPANS] if span) + (", …" if len(spans) > MOST_SPANS else ""),
+        "nanolens compare FILE",
     )
     quoted = msg("{count:count evaluation was|evaluations were} read from a series quoted in a note", found.quoted)
     notes = (
-        (runs > 1, several),
+        (len(spans) > 1, several),
         (found.quoted, quoted),
         ("steps_counted" in found.facts, msg("the rows have no step numbers; rows were counted instead")),
         (cut, msg("truncated rows: {count:count}; a number cut in the middle was left out", cut)),
@@ -256,7 +363,6 @@ def without_copies(found: Found, ranks: dict[int, int], reading: Reading) -> Rea
         duplicates += len(rows) - len(of_one) + sum(map(len, parts)) - sum(len(part) for part, _ in once)
         most_ranks = max(most_ranks, its_ranks, *(count for _, count in once))
         whole = joined(part for part, _ in once)
-        whole.cut = rows.cut
         setattr(found, name, whole)
     return replace(reading, duplicates=duplicates, glued=glued, ranks=most_ranks)
 
@@ -330,9 +436,10 @@ def runs_in(found: Found, updates_before: int, max_step: float | None) -> list[t
     runs: list[tuple[str, list[Attempt]]] = []
     for attempt in _attempts(found, (found.steps.column("step") - updates_before).astype(np.int64)):
         before = runs[-1][1][-1] if runs else None
+        is_apart = before is not None and _is_in_another_block(before, attempt, found)
         after = before.ends_at if before else -1
         names = [sign.text for sign in found.headings if after < sign.at <= attempt.starts_at]
-        if before is not None and not names and _is_same_run(before, attempt, found, max_step):
+        if before is not None and not names and not is_apart and _is_same_run(before, attempt, found, max_step):
             runs[-1][1].append(attempt)
         else:
             runs.append((names[-1] if names else "", [attempt]))
@@ -348,7 +455,8 @@ def _attempts(found: Found, steps: np.ndarray) -> list[Attempt]:
     rows = np.concatenate([updates, others[:, ~is_quoted]], axis=1)
     at, index, step, line = rows[:, np.argsort(rows[0], kind="stable")]
     headings = np.array([heading.at for heading in found.headings], np.int64)
-    breaks = _breaks(step, np.searchsorted(at, headings))
+    blocks = np.searchsorted(np.array(found.fences, np.int64), at)
+    breaks = _breaks(step, np.searchsorted(at, headings), blocks)
     breaks = breaks if len(breaks) <= MOST_ATTEMPTS else [0]
     attempts = []
     for low, high in pairwise([*breaks, len(step)]):
@@ -367,11 +475,13 @@ def _attempts(found: Found, steps: np.ndarray) -> list[Attempt]:
     return attempts
 
 
-def _breaks(step: np.ndarray, at_headings: np.ndarray) -> list[int]:
-    """Indices of first rows. A row that goes back begins an attempt, unless the next one is above all before."""
+def _breaks(step: np.ndarray, at_headings: np.ndarray, blocks: np.ndarray) -> list[int]:
+    """Indices of first rows. A row that goes back begins an attempt, unless the next one is above all before; in
+    another block of a page also one that does not go on."""
     if not len(step):
         return []
     forced = {int(index) for index in at_headings if index < len(step)}
+    forced |= {int(i) + 1 for i in np.flatnonzero((np.diff(step) <= 0) & (np.diff(blocks) > 0))}
     if np.all(np.diff(step) >= 0):
         return sorted({0, *forced})
     breaks, largest = [0], int(step[0])
@@ -384,6 +494,12 @@ def _breaks(step: np.ndarray, at_headings: np.ndarray) -> list[int]:
         elif here > largest:
             largest = here
     return breaks
+
+
+def _is_in_another_block(before: Attempt, attempt: Attempt, found: Found) -> bool:
+    """Quoted apart on a page, and not going on: of another run."""
+    is_apart = bisect.bisect(found.fences, before.ends_at) != bisect.bisect(found.fences, attempt.starts_at)
+    return is_apart and attempt.first <= before.last
 
 
 def _is_same_run(before: Attempt, attempt: Attempt, found: Found, max_step: float | None) -> bool:

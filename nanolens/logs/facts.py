@@ -15,7 +15,7 @@ import math
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,8 @@ import numpy as np
 
 from nanolens.config.fields import settings
 from nanolens.config.names import SETTINGS, normalised, setting_of
-from nanolens.logs.rows import NUMBER, SCALES, Found, LogFormat, Rows, Sentence, Sign, joined, row_pattern, sentences_in
+from nanolens.logs.fields import NUMBER
+from nanolens.logs.rows import COUNT_SCALES, Found, Rows, Sentence, Sign, joined, sentence_pattern, sentences_in
 from nanolens.logs.text import LogText, lines_with
 
 TABLE = Path(__file__).with_name("sentences.toml")
@@ -40,19 +41,20 @@ _ERROR = re.compile(
 _UNITS = {"peak_tflops": ("peak_flops", 1e12), "parameters_total_millions": ("parameters_total", 1e6)}
 
 
-def read_facts(source: LogText, found: Found, log_format: LogFormat) -> None:
+def read_facts(source: LogText, found: Found, own: Sequence[Sentence], header: str) -> None:
     # What each word leads to: first the facts, last what happened
-    sentences = (*_SENTENCES, *log_format.sentences)
+    sentences = (*_SENTENCES, *own)
     facts = [(each.word, partial(_take, each)) for each in sentences if not each.mark]
     marks = [(each.word, partial(_take, each)) for each in sentences if each.mark]
     readers: list[tuple[str, _Reader]] = [*facts, *_BY_HAND, *marks]
-    if log_format.header:
-        readers.insert(0, (log_format.header, _header))
+    if header:
+        readers.insert(0, (header, _header))
     for part in source.besides_rows:
         for word, take in readers:
             for start, line in itertools.islice(lines_with(part.text, word), MOST_LINES):
                 take(_Line(line, start, part, found))
     _take_settings(source, found)
+    _take_lists(source, found)
 
 
 class _Line(NamedTuple):
@@ -71,7 +73,7 @@ class _Line(NamedTuple):
 
 
 def _take(sentence: Sentence, line: _Line) -> None:
-    match = row_pattern(sentence.pattern, is_sentence=True).search(line.text)
+    match = sentence_pattern(sentence.pattern).search(line.text)
     said = match.groupdict() if match else {}
     if match and sentence.mark:
         line.sign(sentence.mark, said.get("text"), int(said["step"]) if said.get("step") else None)
@@ -79,7 +81,7 @@ def _take(sentence: Sentence, line: _Line) -> None:
     for name, text in said.items():
         if f"{name}_scale" in said:
             fact, scale = _UNITS.get(name, (name, 1))
-            line.tell(fact, _plain(float(text.replace(",", "")) * SCALES[said[f"{name}_scale"]]) * scale)
+            line.tell(fact, _plain(float(text.replace(",", "")) * COUNT_SCALES[said[f"{name}_scale"]]) * scale)
         elif text and not name.endswith("_scale"):
             line.tell(name, literal(text) if text in ("True", "False") else text.strip())
 
@@ -180,7 +182,8 @@ _TEXTS = frozenset("dataset init_from dtype device optimizer schedule arch hardw
 
 def _take_settings(source: LogText, found: Found) -> None:
     # Most lines of most logs are rows, and no row states a setting.
-    parts = source.without(np.concatenate([found.steps.line, found.evals.line]) - source.first_line)
+    rows = [rows.line for kind, rows in found.tables.items() if kind in ("steps", "evals", "loose_evals")]
+    parts = source.without(np.concatenate([np.zeros(0, np.int64), *rows]) - source.first_line)
     if any(_PROGRAM.search(part.text) for part in source.besides_rows):
         # Some trainers print their own source first: which of its assignments hold, only running it would tell.
         parts = parts[1:]
@@ -194,6 +197,24 @@ def _take_settings(source: LogText, found: Found) -> None:
         found.tell(name, value, *place)
         if match[3]:
             found.tell("comments", match[3].lstrip("# ").strip(), *place)
+
+
+_PAIRS = re.compile(r"(?:^|[\s,;(])(?:--)?([A-Za-z_]\w{1,40})=([^\s,;()]{1,200})")
+FEWEST_PAIRS = 5  # `key=value` in one line that make it a list of settings
+
+
+def _take_lists(source: LogText, found: Found) -> None:
+    """Lines of many settings: `seed=1337 train_batch_tokens=524288 vocab_size=8192 …`."""
+    for part in source.besides_rows:
+        for start, line in itertools.islice(lines_with(part.text, "=", LONGEST_LIST), MOST_LINES):
+            pairs = _PAIRS.findall(line) if line.count("=") >= FEWEST_PAIRS else ()
+            for name, text in pairs if len(pairs) >= FEWEST_PAIRS else ():
+                value = literal(text)
+                if normalised(name) in _KNOWN and not isinstance(value, str):
+                    found.tell(setting_of(name), value, *part.place(start))
+
+
+LONGEST_LIST = 8000
 
 
 def literal(text: str) -> str | float:

@@ -19,7 +19,8 @@ from nanolens.config.fields import settings
 from nanolens.config.load import named_preset
 from nanolens.config.names import PRECISIONS, setting_of
 from nanolens.facts.references import CORPORA
-from nanolens.logs.rows import NUMBER, SCALES, Found
+from nanolens.logs.fields import NUMBER
+from nanolens.logs.rows import COUNT_SCALES, Found
 from nanolens.record.run import Known, Origin, number_of
 from nanolens.sizing.shape import GPT2_FAMILY
 
@@ -103,7 +104,7 @@ def _count(value: object) -> float | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value if math.isfinite(value) and value > 0 else None
     match = _COUNT.match(value.strip()) if isinstance(value, str) else None
-    return float(match[1].replace(",", "")) * SCALES[match[2].upper()] if match else None
+    return float(match[1].replace(",", "")) * COUNT_SCALES[match[2].upper()] if match else None
 
 
 def _take_claims(known: KnownFacts, texts: Sequence[str], origin: Origin) -> None:
@@ -118,7 +119,7 @@ def _take_claims(known: KnownFacts, texts: Sequence[str], origin: Origin) -> Non
             # `125M-single-parquet` is a name and no prose that may count tokens; billions in a name may be tokens too.
             is_name = " " not in text.strip() and match[2] in "Mm"
             if of_parameters or is_name:
-                size = float(match[1]) * SCALES[match[2].upper()]
+                size = float(match[1]) * COUNT_SCALES[match[2].upper()]
                 known.setdefault("claimed_parameters", Known(size, origin, text))
                 return
 

@@ -34,8 +34,12 @@ def open_run(
     facts, path = facts_of_options(given), Path(target)
     is_config = path.is_file() and path.suffix in CONFIG_SUFFIXES
     if target == "-":
-        return read_log(sys.stdin.buffer.read(), _given(config, hardware, facts), name="stdin")
+        raw = sys.stdin.buffer.read()
+        _check_not_empty(raw, "-")
+        return read_log(raw, _given(config, hardware, facts), name="stdin")
     if path.exists() and not is_config and not is_run(path):
+        if path.is_file() and path.stat().st_size < SMALL_BYTES:
+            _check_not_empty(path.read_bytes(), target)
         return read_log(path, _given(config, hardware, facts))
     if not is_config and (own := _own_run(target)) is not None:
         return _with_facts(own, config, hardware, facts)
@@ -49,6 +53,17 @@ def open_run(
             "-",
         ),
     )
+
+
+SMALL_BYTES = 4096  # a larger file is not empty
+
+
+def _check_not_empty(raw: bytes, target: str) -> None:
+    if not raw.strip():
+        raise fault(
+            msg("{target:code} is empty: there is nothing to read", target),
+            fix=msg("give the text that the training printed; a program may still hold it back in its buffer"),
+        )
 
 
 def facts_of_options(given: Sequence[tuple[str, str]]) -> dict[str, object]:

@@ -44,7 +44,20 @@ def clean(text: str) -> str:
         text = _BARE_COLOURS.sub("", text)
     if "\x08" in text:
         text = _BACKSPACES.sub("\r", text)  # a bar drawn over with backspaces starts its line again
-    return text.replace("\r\n", "\n")
+    return _with_ranks(text.replace("\r\n", "\n"))
+
+
+_LABEL = re.compile(r"^ {0,3}(\d{1,4}): (?=\S)", re.M)
+LINES_LOOKED_AT, FEWEST_LABELLED = 60, 5
+
+
+def _with_ranks(text: str) -> str:
+    """`srun -l` puts the number of the task before each line: `3: step 10 …` becomes `[rank3]: step 10 …`."""
+    head = [line for line in text[:20_000].split("\n")[: 4 * LINES_LOOKED_AT] if line.strip()][:LINES_LOOKED_AT]
+    labels = [match[1] for line in head if (match := _LABEL.match(line))]
+    if len(labels) < max(FEWEST_LABELLED, 0.9 * len(head)) or len(set(labels)) > len(labels) // 3:
+        return text
+    return _LABEL.sub(r"[rank\1]: ", text)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from nanolens.facts.finding import Change, Evidence
 from nanolens.message import Message, msg
+from nanolens.show.answer import Scalar
 from nanolens.show.document import Block, Part, Text
 from nanolens.show.words import show
 
@@ -48,3 +51,29 @@ def _typed(value: object) -> str:
     if isinstance(value, float):
         return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(f"{value:.4g}"))
     return str(value)
+
+
+class ReadingData(msgspec.Struct):
+    """What was read, as JSON."""
+
+    sentence: str
+    runs: int
+    updates: int
+    evaluations: int
+    rows: int
+    first: dict[str, Scalar] | None
+    last: dict[str, Scalar] | None
+    last_eval: dict[str, Scalar] | None
+    unit: str
+    first_loss_nats: float | None
+    last_loss_nats: float | None
+    step_time_s: float | None
+    tokens_per_s: float | None
+    tokens_per_update: int | None
+    lines: int
+    not_understood: int
+    examples: list[str]
+    duplicates: int
+    glued: int
+    cut: int
+    notes: list[str]

@@ -278,6 +278,66 @@ EPOCH_TABLE = (
     "110:29:25\nepoch\ttrain_loss\tvalid_loss\taccuracy\n1\t2.760716\t2.756633\t0.442434\n2\t6.228361\t6.220452\t0.076458\n"
 )
 
+MINGPT = """\
+iter_dt 0.00ms; iter 0: train loss 4.19012
+iter_dt 31.25ms; iter 100: train loss 2.51234
+"""
+
+PARAMETER_GOLF = """\
+step:1000/10000 loss:3.3139 t:91682ms avg:91.7ms
+step:2000/10000 loss:3.2956 t:183563ms avg:91.8ms
+step:2500/10000 val_loss:3.2541 val_bpb:1.2825 train_time:229128ms
+"""
+
+MEGATRON = """\
+ [2024-04-06 02:59:36] iteration       43/     100 | consumed samples:         5504 | elapsed time per iteration (ms): 5444.9 | learning rate: 8.600000E-06 | global batch size:   128 | lm loss: 1.825991E+00 | load_balancing_loss: 1.019746E+00 | loss scale: 1.0 | grad norm: 1.426 | number of skipped iterations:   0 |
+ [2024-04-06 02:59:41] iteration       44/     100 | consumed samples:         5632 | elapsed time per iteration (ms): 5533.8 | learning rate: 8.800000E-06 | global batch size:   128 | lm loss: 1.875063E+00 | load_balancing_loss: 1.020033E+00 | loss scale: 1.0 | grad norm: 1.327 | number of skipped iterations:   0 |
+"""
+
+DEEPSPEED = """\
+steps: 10 loss: 2.0450 iter time (s): 0.512 samples/sec: 15.600
+steps: 20 loss: 1.9450 iter time (s): 0.511 samples/sec: 15.700
+"""
+
+NANOTRON = """\
+01/17/2024 13:47:27 [INFO|DP=0|PP=0|TP=0|node-1]: iteration: 991 / 1000 | consumed_tokens: 634K | elapsed_time_per_iteration_ms: 45 | tokens_per_sec: 14.2K | tokens_per_sec_per_gpu: 1.78K | global_batch_size: 20 | lm_loss: 5.6 | lr: 1e-05 | grad_norm: 0.515
+01/17/2024 13:47:28 [INFO|DP=0|PP=0|TP=0|node-1]: iteration: 992 / 1000 | consumed_tokens: 635K | elapsed_time_per_iteration_ms: 41.2 | tokens_per_sec: 15.5K | tokens_per_sec_per_gpu: 1.94K | global_batch_size: 20 | lm_loss: 5.5 | lr: 1e-05 | grad_norm: 0.507
+"""
+
+LEVANTER = (
+    "\r0.40train:   1%|          | 100/10000 [01:00<1:39:00,  1.67it/s, loss=6.12]"
+    "\r0.40train:   2%|▏         | 200/10000 [02:00<1:38:00,  1.67it/s, loss=5.01]\n"
+)
+
+MAXTEXT = """\
+I0317 10:00:13.224641 125344476638336 metric_logger.py:181] completed step: 0, seconds: 31.731, TFLOP/s/device: 3.239, Tokens/s/device: 129.087, total_weights: 30193, loss: 12.138
+I0317 10:00:13.658792 125344476638336 metric_logger.py:181] completed step: 1, seconds: 0.277, TFLOP/s/device: 370.707, Tokens/s/device: 14774.896, total_weights: 31850, loss: 11.939
+"""
+
+MLX = """\
+Iter 1: Val loss 2.480, Val took 0.732s
+Iter 10: Train loss 2.363, Learning Rate 1.000e-05, It/sec 1.022, Tokens/sec 88.083, Trained Tokens 862
+Iter 20: Train loss 1.508, Learning Rate 1.000e-05, It/sec 0.826, Tokens/sec 81.866, Trained Tokens 1853
+"""
+
+MINIMIND = """\
+Epoch:[1/2](0/200) loss:8.968 lr:0.000550000000 epoch_time:604.0min
+Epoch:[1/2](100/200) loss:5.883 lr:0.000549993674 epoch_time:45.0min
+Epoch:[2/2](0/200) loss:5.687 lr:0.000549974695 epoch_time:42.0min
+"""
+
+GPT2_SIMPLE = """\
+[310 | 23899.61] loss=1.09 avg=1.36
+[320 | 24645.14] loss=1.06 avg=1.35
+"""
+
+KERAS = """\
+Epoch 1/2
+13/13 [==============================] - 15s 1s/step - loss: 8.9449 - accuracy: 0.1634
+Epoch 2/2
+13/13 [==============================] - 13s 1s/step - loss: 6.7920 - accuracy: 0.2087
+"""
+
 ALL = {
     "nanogpt": NANOGPT,
     "llama2c": LLAMA2C,
@@ -312,4 +372,15 @@ ALL = {
     "fairseq": FAIRSEQ,
     "composer": COMPOSER,
     "mmengine": MMENGINE,
+    "mingpt": MINGPT,
+    "parameter-golf": PARAMETER_GOLF,
+    "megatron": MEGATRON,
+    "deepspeed": DEEPSPEED,
+    "nanotron": NANOTRON,
+    "levanter": LEVANTER,
+    "maxtext": MAXTEXT,
+    "mlx": MLX,
+    "minimind": MINIMIND,
+    "gpt-2-simple": GPT2_SIMPLE,
+    "keras": KERAS,
 }

@@ -12,7 +12,6 @@ FORMS = (
     "Epoch {n}: train loss {t}, val loss {v}\n",
     "Epoch {n}/4, Train Loss: {t}, Val Loss: {v}\n",
     "epoch {n} | train_loss {t} | val_loss {v} | lr 1.0e-04\n",
-    "Epoch {n}/4\n900/900 [=========] - 9s 5ms/step - loss: {t} - val_loss: {v}\n",
     "Epoch [{n}/4] Train Loss: `{t}` | Val Loss: `{v}`\n",
 )
 
@@ -23,6 +22,13 @@ def test_a_line_an_epoch(form):
     assert run.evals.step.tolist() == [1, 2, 3, 4]
     assert run.evals.train.tolist() == list(TRAIN) and run.evals.val.tolist() == list(VAL)
     assert run.get("steps_are_epochs") is True
+
+
+def test_a_bar_below_the_head_of_its_epoch_says_how_many_updates_it_has():
+    form = "Epoch {n}/4\n900/900 [=========] - 9s 5ms/step - loss: {t} - val_loss: {v}\n"
+    run = read_log("".join(form.format(n=n, t=t, v=v) for n, t, v in zip(range(1, 5), TRAIN, VAL, strict=True)))
+    assert run.evals.step.tolist() == [900, 1800, 2700, 3600]
+    assert run.evals.train.tolist() == list(TRAIN) and run.evals.val.tolist() == list(VAL)
 
 
 def test_epochs_by_the_hundred_are_iterations():

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from nanolens.errors import UserError
 from nanolens.logs import FORMATS, Given, read_logs
-from nanolens.logs.rows import NUMBER
+from nanolens.logs.fields import NUMBER
 from nanolens.logs.text import clean, decode
 from tests.logs import samples
 
 LENIENT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = list(samples.ALL.values())
-SCALES = (1.0, 1e-3, 1e-2, math.log(2))  # as printed, milliseconds, per cent, bits (fairseq's losses)
+SCALES = (1e3, 1e6, 1e9, 1.0, 1e-3, 1e-2, math.log(2))  # as printed, milliseconds, per cent, bits (fairseq's losses)
 WORDS = (
     "iter",
     "step",

@@ -34,6 +34,7 @@ FINDING = Finding(
     wrong_if=msg("the evaluations are what the run is for"),
 )
 DIAGNOSIS = SimpleNamespace(
+    reading=None,
     findings=(FINDING,),
     not_checked=(
         NotChecked("loss_spike", msg("there are too few losses")),
@@ -77,4 +78,6 @@ def test_a_fence_is_longer_than_what_it_holds() -> None:
 
 
 def test_nothing_found_is_said() -> None:
-    assert plain(diagnosis_parts(SimpleNamespace(findings=(), not_checked=()))) == "Nothing stands out.\n\n"  # type: ignore[arg-type]
+    assert (
+        plain(diagnosis_parts(SimpleNamespace(findings=(), not_checked=(), reading=None))) == "Nothing stands out.\n\n"
+    )  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Files that trackers leave: TensorBoard's events (TFRecords of protobuf messages, read with the classes of tensorboardX
-or tensorboard), and run folders of Weights & Biases, whose `output.log` is read like any other log."""
+"""Files that trackers leave: TensorBoard's events (TFRecords of protobuf messages, read with the classes of
+tensorboardX or tensorboard), and run folders of Weights & Biases, whose `output.log` is read like any other log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nanolens.config.names import IN_PERCENT, TRACKER_COLUMNS
+from nanolens.config.names import IN_PERCENT, TRACKER_COLUMNS, setting_of
 from nanolens.errors import require
 from nanolens.logs.assemble import assemble
+from nanolens.logs.documents import decoded
 from nanolens.logs.facts import literal
-from nanolens.logs.formats.tables import as_record, decoded
 from nanolens.logs.given import Given
-from nanolens.logs.rows import LogFormat, from_records, split_table
+from nanolens.logs.tables import of_columns
 from nanolens.logs.text import LogText, decode
+from nanolens.logs.trainers import Trainer
 from nanolens.record.run import Conventions, Reading, RunRecord
 
 FILES = "events.out.tfevents.*"
@@ -31,6 +32,7 @@ def read_events(files: Sequence[bytes], given: Given, name: str) -> list[RunReco
     event_class = _event_class()
     by_step: dict[int, dict[str, float]] = {}
     at_s: dict[int, float] = {}
+    texts: list[str] = []
     for raw in files:
         for record in records(raw):
             event = event_class.FromString(record)
@@ -39,16 +41,30 @@ def read_events(files: Sequence[bytes], given: Given, name: str) -> list[RunReco
                 if number is not None:
                     by_step.setdefault(event.step, {})[value.tag] = number
                     at_s.setdefault(event.step, event.wall_time)
+                elif value.HasField("tensor"):
+                    texts += [part.decode("utf-8", "replace") for part in value.tensor.string_val[:1]]
     steps = sorted(by_step)
     is_ours = any(TRACKER_COLUMNS["loss"] in said for said in by_step.values())
-    read = _as_sent if is_ours else as_record
-    rows = [(place, step, {**read(by_step[step]), "at_s": at_s[step]}) for place, step in enumerate(steps)]
-    for _, _, row in rows:
-        row.pop("step", None)
-    found = split_table(from_records(rows, LogText("\n" * len(rows))))
-    ours, unknown = Conventions("nanolens", loss="mean", time="step_only"), Conventions("tensorboard")
-    log_format = LogFormat("tensorboard", ours if is_ours else unknown, is_general=not is_ours)
-    return assemble(found, log_format, given, Reading(lines=len(rows), understood=len(rows)), name)
+    rows = [_as_sent(by_step[step]) if is_ours else by_step[step] for step in steps]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Sequence[float]] = {name: [row.get(name, float("nan")) for row in rows] for name in names}
+    about = LogText("  \n" * len(steps))
+    columns |= {"step": [float(step) for step in steps], "at_s": [at_s[step] for step in steps]}
+    found = of_columns(columns, about.line_starts[: len(steps)], about, is_ours=is_ours)
+    for text in texts:
+        for key, value in _settings_in(text):
+            found.tell(key, value, 1, 0)
+    ours = Conventions("nanolens", loss="mean", time="step_only") if is_ours else None
+    trainer = Trainer("tensorboard", ours or Conventions("tensorboard"))
+    return assemble(found, trainer, given, Reading(lines=len(rows), understood=len(rows)), name)
+
+
+def _settings_in(text: str) -> Iterator[tuple[str, object]]:
+    """Settings that were written as a text: Hugging Face's arguments, or any JSON object."""
+    said = decoded(text)
+    for key, value in said.items() if isinstance(said, dict) else ():
+        if isinstance(value, (int, float, str)) and value != "":
+            yield setting_of(key), value
 
 
 def _as_sent(said: Mapping[str, float]) -> dict[str, float]:
@@ -103,6 +119,7 @@ def read_wandb_folder(folder: Path, given: Given) -> tuple[str, Given] | None:
     # The config has two levels; a value that is no plain number, word or truth is left out.
     settings = {key: literal(text.strip()) for key, text in _VALUE.findall(config) if _PLAIN.fullmatch(text.strip())}
     about = decoded(metadata)
+    about = about if isinstance(about, dict) else {}
     wanted = (("hardware", about.get("gpu"), str), ("devices", about.get("gpu_count"), int))
     machine = {name: value for name, value, kind in wanted if isinstance(value, kind)}
     where = {**dict.fromkeys(settings, CONFIG), **dict.fromkeys(machine, METADATA), **given.config_where}
