@@ -20,7 +20,7 @@ from nanolens.message import Message, msg
 from nanolens.record import RUNS
 from nanolens.record.store import run_folder, source_name
 from nanolens.show.answer import Answer
-from nanolens.show.document import Block, Part, Text
+from nanolens.show.document import Part, Text, TextBlock
 
 if TYPE_CHECKING:
     from nanolens.api.run import Run
@@ -228,4 +228,4 @@ def _file_answer(path: str, body: bytes, words: Message) -> Answer[Path]:
 
 def lines_answer(value: Value, *lines: Text, data: Mapping[str, object], exit_code: int = 0) -> Answer[Value]:
     """An answer of a few lines."""
-    return Answer(value, lambda: [Block(line, "literal") for line in lines], lambda lang: data, exit_code)
+    return Answer(value, lambda: [TextBlock(line, "literal") for line in lines], lambda lang: data, exit_code)

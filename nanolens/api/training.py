@@ -16,19 +16,19 @@ from nanolens.show.answer import Answer
 from nanolens.show.document import Text
 
 if TYPE_CHECKING:
-    from nanolens.convert.exporting import Exported
-    from nanolens.convert.importing import Imported
-    from nanolens.data.prepare import Prepared
+    from nanolens.convert.exporting import ExportResult
+    from nanolens.convert.importing import ImportResult
+    from nanolens.data.prepare import PreparedData
     from nanolens.data.prepare.pipeline import OnProgress
     from nanolens.measure.selftest import Check, Report
     from nanolens.measure.sweep import SweepResult
-    from nanolens.measure.tune import Tuned
+    from nanolens.measure.tune import TuneResult
     from nanolens.planning import Plan
     from nanolens.probing import ProbePlan
     from nanolens.probing.judge import ProbeAnswer
     from nanolens.record.events import Event
     from nanolens.record.progress import Progress
-    from nanolens.training.checkpoint import Checked
+    from nanolens.training.checkpoint import CheckResult
 
 Tell: TypeAlias = "Callable[[Message], None]"
 
@@ -108,7 +108,7 @@ def prepare(
     part: str | None = None,
     overwrite: bool = False,
     progress: OnProgress | None = None,
-) -> Answer[Prepared]:
+) -> Answer[PreparedData]:
     """Text files, .jsonl, .parquet, folders of them, or a named corpus become tokens: a `dataset` for `train`."""
     from nanolens.data.corpora import fetch, find_corpus
     from nanolens.data.prepare import prepare as prepared_from
@@ -224,7 +224,7 @@ def tune(
     try_compile: bool = False,
     tell: Tell = _quietly,
     **settings: object,
-) -> Answer[Tuned]:
+) -> Answer[TuneResult]:
     """The fastest micro-batch for a config on this machine, with the same tokens per update. `memory` is in GB."""
     from nanolens.config.load import DEFAULT_PRESET, load
     from nanolens.measure.tune import answer_of, tuned_for
@@ -246,11 +246,11 @@ def export(
     overwrite: bool = False,
     lang: str = "en",
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> Answer[Exported]:
+) -> Answer[ExportResult]:
     """A trained model for Hugging Face transformers ("hf"), llama.cpp ("gguf") or nanoGPT ("nanogpt")."""
     from nanolens.convert.exporting import export_model
 
-    done = export_model(named(run), to, path, best=best, dtype=dtype, overwrite=overwrite, told=progress, lang=lang)
+    done = export_model(named(run), to, path, best=best, dtype=dtype, overwrite=overwrite, on_stage=progress, lang=lang)
     data = {"run": done.name, "path": str(done.path), "dtype": done.dtype, "bytes": done.bytes}
     values = {**data, "what": done.what, "size": done.bytes}
     words = msg("{run:code} exported to {path:code}: {what}, {dtype:code}, {size:bytes}", **values)
@@ -264,7 +264,7 @@ def import_(
     tokenizer: str | None = None,
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     **settings: object,
-) -> Answer[Imported]:
+) -> Answer[ImportResult]:
     """A model from elsewhere as a run. `import` is a word of Python, hence the underscore."""
     from nanolens.convert.importing import import_model
 
@@ -285,7 +285,7 @@ def import_(
     return lines_answer(done, words, *done.notes, sample_it, train_on, data={"run": str(done.run), "step": done.step})
 
 
-def verify(run: Target, *, tell: Callable[[Checked], None] = _quietly) -> Answer[list[Checked]]:
+def verify(run: Target, *, tell: Callable[[CheckResult], None] = _quietly) -> Answer[list[CheckResult]]:
     """Every byte of a run against its manifests; `tell` gets each part as it is checked."""
     from nanolens.show.runs import checked_lines
     from nanolens.training.checkpoint import verify_run

@@ -37,7 +37,7 @@ class Verdict:
     behind: str | None = None
     by: float | None = None
     half_width_95: float | None = None  # of the interval of `by`
-    measured: Measured | None = None
+    measured: MeasuredDifference | None = None
 
     @property
     def standard_error(self) -> float | None:
@@ -161,11 +161,11 @@ def _verdict(leader: Side, other: Side, at_leader: Place, at_other: Place, *, is
     return Verdict("ahead", words, leader.name, other.name, by, half, measured)
 
 
-def _unknown(because: Message, by: float | None = None, measured: Measured | None = None) -> Verdict:
+def _unknown(because: Message, by: float | None = None, measured: MeasuredDifference | None = None) -> Verdict:
     return Verdict("cannot_say", msg("unknown, because {because}", because), by=by, measured=measured)
 
 
-def _no_difference(by: Message, measured: Measured, leader: Side, other: Side) -> Message:
+def _no_difference(by: Message, measured: MeasuredDifference, leader: Side, other: Side) -> Message:
     runs, needed = min(leader.count, other.count), seeds_needed(measured.spread)
     if needed > runs:
         more = msg("to detect {small:nats}, add {more:count seed|seeds} per side", SMALLEST_DIFFERENCE, needed - runs)
@@ -214,7 +214,7 @@ SMALLEST_DIFFERENCE = 0.01  # the difference that more seeds should show
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDifference:
     """a - b in nats, with its standard error and where that comes from; `se` is None where it is only bounded."""
 
     difference: float
@@ -234,7 +234,7 @@ class Measured:
         return abs(self.difference) > self.half_width
 
 
-def measure(a: Side, b: Side, step_a: float, step_b: float) -> Measured | None:
+def measure(a: Side, b: Side, step_a: float, step_b: float) -> MeasuredDifference | None:
     """The difference of the evaluations at those steps. None where a run was not evaluated there."""
     vals_a, vals_b = a.val_at(step_a), b.val_at(step_b)
     if vals_a is None or vals_b is None:
@@ -255,7 +255,7 @@ def measure(a: Side, b: Side, step_a: float, step_b: float) -> Measured | None:
             spread,
         )
     bound = math.hypot(math.sqrt(2) * UNKNOWN_EVAL_ERROR if evaluation is None else evaluation, spread * share)
-    return Measured(
+    return MeasuredDifference(
         float(vals_a.mean() - vals_b.mean()),
         None if evaluation is None else bound,
         freedom + PRIOR_WEIGHT if freedom else math.inf,

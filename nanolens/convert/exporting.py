@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nanolens import files
 from nanolens.convert import foreign, gguf, nanogpt
-from nanolens.convert.foreign import GPT2, NANOCHAT, OnStage, untold
+from nanolens.convert.foreign import GPT2, NANOCHAT, OnStage, no_progress
 from nanolens.convert.hf_folder import CARD, DTYPE_NAMES, write_hugging_face
 from nanolens.data.token_files import META
 from nanolens.data.tokenizers import CharTokenizer
@@ -40,7 +40,7 @@ Written = tuple[str, tuple[Message, ...], tuple[Message, ...]]
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     name: str  # RUN@STEP
     path: Path
     what: str
@@ -58,9 +58,9 @@ def export_model(
     best: bool = False,
     dtype: str | None = None,
     overwrite: bool = False,
-    told: OnStage = untold,
+    on_stage: OnStage = no_progress,
     lang: str = "en",
-) -> Exported:
+) -> ExportResult:
     """Writes the model of `RUN` or `RUN@STEP` to `path`: a folder for `hf` and `nanogpt`, a file for `gguf`."""
     find_run(str(run))  # what another program wrote is imported first: the card speaks of a run
     place = Path(path)
@@ -74,7 +74,7 @@ def export_model(
     rows, padding = _rows(model), _rows_there(model) - _rows(model)
     needed = sum(tensor.nbytes for tensor in model.module.parameters()) * (3 if to == "nanogpt" else 1)
     files.require_free_space(place, needed, "exporting this")
-    told("write", 0, needed)
+    on_stage("write", 0, needed)
     if to == "hf":
         what, notes, uses = _write_hf(model, place, kind, rows, lang)
     elif to == "gguf":
@@ -88,9 +88,9 @@ def export_model(
             rows + padding,
         )
         notes = (left_out, *notes)
-    told("write", needed, needed)
+    on_stage("write", needed, needed)
     size = sum(file.stat().st_size for file in (place, *place.rglob("*")) if file.is_file())
-    return Exported(model.name, place, what, kind, size, notes, uses)
+    return ExportResult(model.name, place, what, kind, size, notes, uses)
 
 
 def _place_faults(place: Path, to: str, overwrite: bool) -> Iterator[Fault]:

@@ -49,7 +49,7 @@ _NANOCHAT_LAYERS = {"attention.out": "self_attn.o_proj", "mlp.up": "mlp.fc1", "m
 LARGEST = {"n_layer": 1000, "n_head": 1000, "n_embd": 100_000, "block_size": 1_048_576, "vocab_size": 10_000_000}
 
 
-def untold(stage: str, done_bytes: int, all_bytes: int) -> None:
+def no_progress(stage: str, done_bytes: int, all_bytes: int) -> None:
     """Nobody wants to know how far it is."""
 
 

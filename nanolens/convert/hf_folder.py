@@ -21,7 +21,7 @@ from torch import Tensor
 from nanolens import files
 from nanolens.config.fields import Config
 from nanolens.convert import foreign
-from nanolens.convert.foreign import FORMATS, ForeignModel, JsonObject, OnStage, Shape, Weights, untold
+from nanolens.convert.foreign import FORMATS, ForeignModel, JsonObject, OnStage, Shape, Weights, no_progress
 from nanolens.data.tokenizers import (
     END_OF_TEXT,
     GPT2_PATTERN,
@@ -69,7 +69,9 @@ def is_hugging_face(folder: Path) -> bool:
     return (folder / SHAPE_FILE).is_file() and any((folder / name).is_file() for name in (WEIGHTS, INDEX))
 
 
-def read_hugging_face(folder: Path, tokenizer: Tokenizer | None = None, told: OnStage = untold) -> ForeignModel:
+def read_hugging_face(
+    folder: Path, tokenizer: Tokenizer | None = None, on_stage: OnStage = no_progress
+) -> ForeignModel:
     """The model in the folder. `tokenizer` stands in for the folder's own."""
     settings, vocab_size = foreign.shape_from(read_json(folder / SHAPE_FILE), folder / SHAPE_FILE)
     notes: tuple[Message, ...] = ()
@@ -79,12 +81,12 @@ def read_hugging_face(folder: Path, tokenizer: Tokenizer | None = None, told: On
         notes = (msg("the folder has no tokenizer; GPT-2's is used, because it has as many tokens as the model"),)
     config = Config(**settings)  # type: ignore[arg-type]
     empty = foreign.weights_out(config, foreign.parameters_of(config, vocab_size), vocab_size)
-    tensors = _tensors(folder, {name: tuple(tensor.shape) for name, tensor in empty.items()}, told)
+    tensors = _tensors(folder, {name: tuple(tensor.shape) for name, tensor in empty.items()}, on_stage)
     weights = foreign.weights_in(config, tensors)
     return ForeignModel(folder, "Hugging Face", settings, vocab_size, weights, tokenizer, notes=notes)
 
 
-def _tensors(folder: Path, wanted: Mapping[str, Shape], told: OnStage) -> dict[str, Tensor]:
+def _tensors(folder: Path, wanted: Mapping[str, Shape], on_stage: OnStage) -> dict[str, Tensor]:
     """The tensors that the shape needs, as float32; every one that lacks or does not fit is reported at once."""
     where_is: dict[Path, dict[str, str]] = {}  # of each file: the names there, and those wanted
     found: dict[str, tuple[str, Shape]] = {}
@@ -102,7 +104,7 @@ def _tensors(folder: Path, wanted: Mapping[str, Shape], told: OnStage) -> dict[s
     for path, names in where_is.items():
         with _opened(path) as file:
             tensors |= {full: file.get_tensor(name).float() for name, full in names.items()}
-        told("read", sum(tensor.nbytes for tensor in tensors.values()), total)
+        on_stage("read", sum(tensor.nbytes for tensor in tensors.values()), total)
     return tensors
 
 
@@ -143,7 +145,7 @@ def read_json(path: Path) -> JsonObject:
 
 @contextmanager
 def _read_from(path: Path) -> Iterator[None]:
-    """Whatever goes wrong in the block is told as a fault of the file."""
+    """Whatever goes wrong in the block is reported as a fault of the file."""
     try:
         if not path.is_file():
             raise ValueError("it is not a file")

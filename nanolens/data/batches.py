@@ -1,7 +1,7 @@
 """Which tokens make up a batch, in a shuffle that is never written down.
 
-`Shuffled` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken since the run
-began: resuming, rolling back, branching, and changing the micro-batch or the number of ranks are only another cursor.
+`ShuffledWindows` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken so far:
+resuming, rolling back, branching, and changing the micro-batch or the number of ranks are only another cursor.
 nanoGPT's order, which is drawn from torch's generator, is in training/feed.py. Evaluations use windows that are fixed
 once or the whole split: two of them can be compared batch by batch whenever their fingerprints are equal."""
 
@@ -74,7 +74,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 ORDER, OFFSET, EVALUATION = 1, 2, 3  # what a random number is for, so that no two uses share one
 
 
-class Shuffled:
+class ShuffledWindows:
     """Windows of block_size targets, each once per epoch, in an order that is computed and never stored.
 
     The tokens are read as a ring: of N tokens, N - 1 are targets, an epoch has (N - 1) // block_size windows that begin

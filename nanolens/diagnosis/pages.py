@@ -10,7 +10,7 @@ from importlib.resources import files
 import msgspec
 
 from nanolens.show.answer import Answer
-from nanolens.show.document import GAP, Block, Part
+from nanolens.show.document import GAP, Part, TextBlock
 from nanolens.show.words import is_literal, paragraphs
 
 
@@ -52,14 +52,14 @@ def page_answer(page: Page, lang: str = "en") -> Answer[Page]:
 
 def page_parts(page: Page, lang: str = "en") -> list[Part]:
     first, *rest = paragraphs(page.text, lang)
-    parts: list[Part] = [Block(first, "title")]
+    parts: list[Part] = [TextBlock(first, "title")]
     for paragraph in rest:
         if is_literal(paragraph):
-            parts += [GAP, Block(paragraph, "quote")]
+            parts += [GAP, TextBlock(paragraph, "quote")]
             continue
         match = _FIRST_SENTENCE.match(paragraph)
         assert match is not None
-        parts += [GAP, Block(match[1] + match[2], "head"), *([Block(match[3], indent=2)] if match[3] else [])]
+        parts += [GAP, TextBlock(match[1] + match[2], "head"), *([TextBlock(match[3], indent=2)] if match[3] else [])]
     return parts
 
 

@@ -11,7 +11,7 @@ from nanolens.diagnosis import FAULTS, Diagnosis
 from nanolens.facts.finding import Finding, NotChecked
 from nanolens.message import msg
 from nanolens.show.answer import Answer, Scalar, typed
-from nanolens.show.document import GAP, Block, Part, Role, bullet
+from nanolens.show.document import GAP, Part, Role, TextBlock, bullet
 from nanolens.show.findings import SURENESS, change_parts, values_of
 from nanolens.show.words import say
 
@@ -26,19 +26,19 @@ def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
     for number, finding in enumerate(diagnosis.findings, 1):
         parts += [*finding_parts(finding, number), GAP]
     if not diagnosis.findings:
-        parts += [Block(msg("Nothing stands out."), "good"), GAP]
+        parts += [TextBlock(msg("Nothing stands out."), "good"), GAP]
     return [*parts, *_not_checked(diagnosis.not_checked)]
 
 
 def finding_parts(finding: Finding, number: int) -> Iterator[Part]:
     claim = msg("{sureness}: {claim} ({code:code})", SURENESS[finding.sureness], finding.claim, finding.code)
-    yield Block(claim, _role(finding), mark=f"{number}. ")
+    yield TextBlock(claim, _role(finding), mark=f"{number}. ")
     for item in finding.evidence:
         yield bullet(values_of(item), indent=3)
-        yield Block(msg("{where}; {how}", item.where, item.how), "note", indent=5)
+        yield TextBlock(msg("{where}; {how}", item.where, item.how), "note", indent=5)
     if finding.change is not None:
         yield from change_parts(finding.change)
-    yield Block(msg("This is wrong if {what}", finding.wrong_if), "note", indent=3)
+    yield TextBlock(msg("This is wrong if {what}", finding.wrong_if), "note", indent=3)
 
 
 def _role(finding: Finding) -> Role:
@@ -58,7 +58,7 @@ def _not_checked(unchecked: Iterable[NotChecked]) -> list[Part]:
     reasons = [
         msg("{codes:code}: {reason}", [item.code for item in items], items[0].because) for items in by_reason.values()
     ]
-    return [Block(msg("Not checked"), "head"), *(bullet(reason, "note") for reason in reasons)]
+    return [TextBlock(msg("Not checked"), "head"), *(bullet(reason, "note") for reason in reasons)]
 
 
 # --- as JSON

@@ -20,7 +20,7 @@ from nanolens.errors import require
 from nanolens.facts.finding import Finding
 from nanolens.message import msg
 from nanolens.page.runs import Runs
-from nanolens.page.series import Columns, Wanted, chosen, curves_of, mean_of_last, places_of, series_of
+from nanolens.page.series import Columns, SeriesQuery, chosen, curves_of, mean_of_last, places_of, series_of
 from nanolens.page.view import row_of, words_of
 from nanolens.record.run import RunRecord
 from nanolens.show.answer import JsonObject
@@ -68,7 +68,7 @@ def report(run: RunRecord, lang: str) -> bytes:
 
 def report_data(store: Runs, name: str, lang: str) -> JsonObject:
     columns = store.columns(name)
-    wanted = Wanted(buckets=REPORT_BUCKETS)
+    wanted = SeriesQuery(buckets=REPORT_BUCKETS)
     whole, curves = series_of(columns, wanted), curves_of(columns, wanted)
     for window in SMOOTHED:
         smooth = curves_of(columns, replace(wanted, smooth=window, names=("smoothed",)))

@@ -16,13 +16,13 @@ from nanolens.facts.case import Case, Outlook
 from nanolens.facts.finding import Finding
 from nanolens.facts.references import Reference, corpus_named, published_runs
 from nanolens.message import Message, msg
-from nanolens.planning.figures import TABLES, Asked, DataFacts, MachineFacts, PlanFigure, PlanSection, row, unknown
+from nanolens.planning.figures import TABLES, DataFacts, MachineFacts, PlanFigure, PlanInputs, PlanSection, row, unknown
 from nanolens.planning.memory import disk_bytes, disk_rows, largest_micro_batch, memory_rows, peak_memory, usable_memory
 from nanolens.planning.time import TimePlan, rank_sections, time_plan, time_rows
 from nanolens.record.run import Known
 from nanolens.sizing.shape import Shape, flops_per_token, parameters, shape_of
 
-ADDITIONS: tuple[Callable[[Asked], Iterator[PlanSection | Finding]], ...] = (rank_sections,)
+ADDITIONS: tuple[Callable[[PlanInputs], Iterator[PlanSection | Finding]], ...] = (rank_sections,)
 """Further sections, shown after Time, and further warnings, shown last."""
 
 
@@ -59,7 +59,7 @@ def make_plan(
 ) -> Plan:
     """`preset`: where the config is exactly that one; `difference` in val loss: the smallest that is to be seen."""
     shape = shape_of(config, data.vocab_size)
-    asked = Asked(config, shape, data, machine, time_plan(config, shape, machine))
+    asked = PlanInputs(config, shape, data, machine, time_plan(config, shape, machine))
     added = [each for addition in ADDITIONS for each in addition(asked)]
     sections = (
         PlanSection("model", msg("Model"), tuple(_model_rows(shape))),
@@ -80,7 +80,7 @@ def make_plan(
     return Plan(config, shape, data, machine, sections, warnings, notes)
 
 
-def case_of(asked: Asked, difference: float | None = None) -> Case:
+def case_of(asked: PlanInputs, difference: float | None = None) -> Case:
     data, machine = asked.data, asked.machine
     facts = {
         "dataset": data.name,
@@ -98,7 +98,7 @@ def case_of(asked: Asked, difference: float | None = None) -> Case:
     return Case.of_config(asked.config, known, name=data.name, outlook=_outlook(asked, difference))
 
 
-def _outlook(asked: Asked, difference: float | None) -> Outlook:
+def _outlook(asked: PlanInputs, difference: float | None) -> Outlook:
     config, shape, machine, times = asked.config, asked.shape, asked.machine, asked.times
     may_chunk = not config.chunked_head and machine.calibration is None
     eval_s = eval_frac = 0.0
@@ -127,7 +127,7 @@ def _model_rows(shape: Shape) -> Iterator[PlanFigure]:
     yield row("flops_attention", flops.attention)
 
 
-def _data_rows(asked: Asked) -> Iterator[PlanFigure]:
+def _data_rows(asked: PlanInputs) -> Iterator[PlanFigure]:
     config, data, seen = asked.config, asked.data, asked.tokens
     flops = seen * flops_per_token(asked.shape).training
     yield row("tokens_per_update", config.tokens_per_update)
@@ -154,7 +154,7 @@ def _best_ratio(flops: float) -> tuple[float, float]:
     return min(found), max(found)
 
 
-def _optimisation_rows(asked: Asked) -> Iterator[PlanFigure]:
+def _optimisation_rows(asked: PlanInputs) -> Iterator[PlanFigure]:
     config, seen, N = asked.config, asked.tokens, parameters(asked.shape).total
     if not seen:
         yield unknown("suggested_batch", msg("the run has no updates"))
@@ -202,7 +202,7 @@ PER_E_FOLD = 0.03
 19,560 updates of llm.c's run (1.4 e-folds) the three laws err by 0.01 to 0.02 and differ from each other by as much."""
 
 
-def _expected_loss(asked: Asked, preset: Preset | None = None) -> PlanFigure:
+def _expected_loss(asked: PlanInputs, preset: Preset | None = None) -> PlanFigure:
     """The nearest of three sources: the very preset was run before; a run of this shape, corpus and length is
     published; or the corpus is web text in GPT-2's tokens, where published laws give differences from a known run. For
     any other corpus a fifth of the run and `nanolens forecast` know more than any law, and that is what is said."""

@@ -146,7 +146,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class RanksAsked:
+class Cluster:
     count: int
     bytes_per_s: float  # one way, of each machine's link
     latency_s: float
@@ -167,11 +167,11 @@ class MachineFacts:
     compiled: bool = False
     calibration: Calibration | None = None
     not_calibrated: Message | None = None  # why there is no measurement
-    ranks: RanksAsked | None = None  # several such machines, where the plan is asked about them
+    ranks: Cluster | None = None  # several such machines, where the plan is asked about them
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanInputs:
     """What a plan is made from."""
 
     config: Config

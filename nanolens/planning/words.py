@@ -15,7 +15,7 @@ from nanolens.message import Message, msg
 from nanolens.planning import Plan
 from nanolens.planning.figures import PlanCheck, PlanFigure
 from nanolens.show.answer import Answer, JsonObject, Scalar, plain, typed
-from nanolens.show.document import GAP, Block, Part, bullet
+from nanolens.show.document import GAP, Part, TextBlock, bullet
 from nanolens.show.findings import change_parts
 from nanolens.show.words import say, show
 
@@ -36,8 +36,10 @@ def answer_of(found: PlanAnswer, command: str, out: str | None) -> Answer[Plan]:
         title = msg("Config file ({option:code} writes it)", "-o FILE.toml")
         if out:
             title = msg("Config file, written to {path:code}", out)
-        shown: list[Part] = [Block(title, "head"), Block(file.rstrip(), "quote", indent=2), GAP] if found.budget else []
-        start: list[Part] = [Block(msg("To start it:"), "head"), Block(command, "command", indent=2)]
+        shown: list[Part] = (
+            [TextBlock(title, "head"), TextBlock(file.rstrip(), "quote", indent=2), GAP] if found.budget else []
+        )
+        start: list[Part] = [TextBlock(msg("To start it:"), "head"), TextBlock(command, "command", indent=2)]
         return [*plan_parts(plan, found.reasons), *shown, *start]
 
     return Answer(plan, parts, lambda lang: plan_data(plan, lang, file, command))
@@ -49,30 +51,30 @@ def config_file(found: PlanAnswer) -> str:
 
 
 def plan_parts(plan: Plan, reasons: Sequence[Message] = ()) -> Iterator[Part]:
-    yield Block(msg("Plan for {data:code} on {machine:code}", plan.data.name, plan.machine.name), "title")
+    yield TextBlock(msg("Plan for {data:code} on {machine:code}", plan.data.name, plan.machine.name), "title")
     if reasons:
-        yield from (GAP, Block(msg("Chosen for this budget"), "head"), *map(bullet, reasons))
-    yield from (GAP, Block(msg("In short"), "head"))
+        yield from (GAP, TextBlock(msg("Chosen for this budget"), "head"), *map(bullet, reasons))
+    yield from (GAP, TextBlock(msg("In short"), "head"))
     yield from (bullet(_row(row)) for row in plan.rows if row.key in SHORT_PLAN and row.value is not None)
     if plan.warnings:
-        yield from (GAP, Block(msg("Before you start"), "head"))
+        yield from (GAP, TextBlock(msg("Before you start"), "head"))
     for warning in plan.warnings:
         claim = msg("{claim} ({code:code})", warning.claim, warning.code)
-        yield Block(claim, "likely", indent=2, mark="! ")
+        yield TextBlock(claim, "likely", indent=2, mark="! ")
         yield from change_parts(warning.change) if warning.change is not None else ()
     for section in plan.sections:
-        yield from (GAP, Block(section.title, "head"))
+        yield from (GAP, TextBlock(section.title, "head"))
         said: set[str] = set()  # an origin is said once in a section
         for row in section.rows:
             yield bullet(_row(row) if say(row.how) in said else _row(row, row.how))
             said.add(say(row.how))
     yield GAP
-    yield from (Block(note, "note") for note in plan.notes)
+    yield from (TextBlock(note, "note") for note in plan.notes)
 
 
 def against_plan(checks: Sequence[PlanCheck]) -> list[Part]:
     """The run against what was planned for its settings."""
-    return [GAP, Block(msg("Plan vs actual"), "head"), *(bullet(each.words) for each in checks)] if checks else []
+    return [GAP, TextBlock(msg("Plan vs actual"), "head"), *(bullet(each.words) for each in checks)] if checks else []
 
 
 def _row(row: PlanFigure, origin: Message | None = None) -> Message:

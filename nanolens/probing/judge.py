@@ -120,10 +120,11 @@ class ProbeAnswer:
 
 
 def ranked(effects: Sequence[Effect]) -> tuple[Effect, ...]:
-    """Certain faults, then clear gains by size, then the rest. A lower rate and a larger batch both take noise out of
-    the updates, and the wider branch has a lower rate, too: where these win no more, the free rate is named first."""
-    lower_rates = [each for each in effects if each.cause.startswith("rate_too_high") and each.is_clear]
-    quieter = max(lower_rates, key=lambda each: each.expected or 0.0, default=None)
+    """Certain faults, then clear gains by size, then the rest. A lower learning rate and a larger batch both take
+    noise out of the updates, and the wider branch has a lower one, too: where these win no more, the lr is named first,
+    as it costs nothing."""
+    lower_lrs = [each for each in effects if each.cause.startswith("lr_too_high") and each.is_clear]
+    quieter = max(lower_lrs, key=lambda each: each.expected or 0.0, default=None)
 
     def place(effect: Effect) -> tuple[int, float]:
         if effect.is_fact:

@@ -77,7 +77,7 @@ class StepTaken(Event, frozen=True, kw_only=True, tag="step_taken"):
     data_s: float = 0.0  # of which: waiting for the batch
     micro_norms: list[Number] | None = None  # norm of each micro-batch's own gradient, where it was measured
     loss_scale: float | None = None  # float16 only
-    memory_bytes: int | None = None  # resident (CPU) or allocated peak (GPU) since the last step that told it
+    memory_bytes: int | None = None  # resident (CPU) or allocated peak (GPU) since the last step that has it
     rank_s: list[float] | None = None  # took_s of each rank, where there are several
     rank_busy_s: list[float] | None = None  # of which: its own work, without waiting for the gradients of the others
     rank_comm_s: list[float] | None = None  # how long gradients were on their way, waited for or not

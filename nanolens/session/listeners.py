@@ -124,7 +124,7 @@ class _Channel:
         try:
             function(*args)
             self.failures_in_a_row = 0
-        except Exception as error:  # whatever it is, it may not end a training; it is told at once and at the end
+        except Exception as error:  # whatever it is, it may not end a training; it is reported at once and at the end
             self.failures += 1
             self.failures_in_a_row += 1
             if not self.because:
@@ -143,7 +143,7 @@ class Watchdog:
     def __init__(self, certain_faults: Callable[[], Iterable[tuple[str, Message]]], emit: Callable[[e.Event], None]):
         """`certain_faults` gives (code, claim) of what the record shows now."""
         self._certain_faults, self._emit = certain_faults, emit
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._step = self._evals_seen = 0
         self._looks_due = False
         self._cost_s = 0.0
@@ -163,8 +163,8 @@ class Watchdog:
         started_s = time.thread_time()
         self._looks_due = False
         for code, claim in self._certain_faults():
-            if code not in self._told:
-                self._told.add(code)
+            if code not in self._reported:
+                self._reported.add(code)
                 self._emit(e.Warned(step=self._step, code=code, claim=say(claim), words=claim))
         self._cost_s = time.thread_time() - started_s
         self._looked_at_s = time.monotonic()

@@ -83,7 +83,7 @@ class LiveView:
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
 
     def __call__(self, event: e.Event) -> None:
-        """The progress is brought up to date by whoever emits the events."""
+        """The progress is updated by the emitter of the events."""
 
     def tick(self) -> None:
         if not self._live.is_started:

@@ -33,7 +33,7 @@ from nanolens.record.read import read_run
 from nanolens.record.run import RunRecord
 from nanolens.record.store import living_process, run_at
 from nanolens.record.write import read_run_file
-from nanolens.trackers import NAMES, MetricRow, RunEnd, RunInfo, Sent, Tracker, is_installed, not_installed
+from nanolens.trackers import NAMES, MetricRow, RunEnd, RunInfo, SendState, Tracker, is_installed, not_installed
 from nanolens.trackers.libraries import TRACKERS
 from nanolens.trackers.rows import Rewound, Translator, rows_of
 
@@ -144,13 +144,13 @@ class Notes:
 
     def __init__(self, path: Path, again: bool = False):
         self.path = path
-        self.sent: Sent = {}
+        self.sent: SendState = {}
         self._written_at_s = 0.0
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
             if not again:
-                self.sent = msgspec.json.decode(path.read_bytes(), type=Sent, strict=False)
+                self.sent = msgspec.json.decode(path.read_bytes(), type=SendState, strict=False)
 
-    def write(self, facts: Sent, at_once: bool = True) -> None:
+    def write(self, facts: SendState, at_once: bool = True) -> None:
         self.sent.update(facts)
         if at_once or time.monotonic() - self._written_at_s >= KEPT_EVERY_S:
             files.write_whole(self.path, json.dumps(self.sent, indent=1))
@@ -179,7 +179,7 @@ class _AnySender:
         """What there is to send, with how much of how much that is."""
         raise NotImplementedError
 
-    def _place(self) -> Sent:
+    def _place(self) -> SendState:
         """How far the source was read, where that has to be noted."""
         return {}
 
@@ -274,7 +274,7 @@ class Sender(_AnySender):
             if not is_undone or isinstance(event, e.RunStarted | e.RunEnded):
                 yield list(self.translator.take(event, at)), end, size
 
-    def _place(self) -> Sent:
+    def _place(self) -> SendState:
         return {"offset": self.translator.safe_offset(self.offset)}
 
     def has_nothing_new(self) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nanolens.config.fields import Config
-from nanolens.data.batches import Shuffled, gather, require_window
+from nanolens.data.batches import ShuffledWindows, gather, require_window
 from nanolens.training.distributed.ranks import Partition
 
 MASK = (1 << 64) - 1
@@ -75,7 +75,7 @@ class ShuffledFeed(Feed):
         first = sample - self._places_from
         if first < 0 or first + self._batch_size > len(self._places):
             # Shuffling costs as much for one sample as for a thousand.
-            order = Shuffled(self._tokens, self._block, self._seed)
+            order = ShuffledWindows(self._tokens, self._block, self._seed)
             self._places = order.windows(sample, PLACES_AHEAD * self._batch_size)
             self._places_from, first = sample, 0
         return self._gather(self._places[first : first + self._batch_size])

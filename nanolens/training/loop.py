@@ -43,7 +43,7 @@ WINDOW_TRIES = 100  # among which skipped updates are counted
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """How a run ended, for whoever started it."""
+    """How a run ended, for the caller."""
 
     run: Path
     step: int

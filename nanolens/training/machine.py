@@ -193,7 +193,7 @@ def with_peak(machine: Machine) -> Machine:
 
 def measured_peak(machine: Machine, budget_s: float = PEAK_TRIAL_S) -> float:
     """FLOP/s of the fastest square matmul seen within a fraction of a second. Sizes grow while one is over soon: a CPU
-    that only imitates 16 bit is told apart with small ones, a GPU needs large ones."""
+    that only imitates 16 bit is recognised with small ones, a GPU needs large ones."""
     best, took_s = 0.0, 0.0
     size = 512 if machine.dtype == "float32" else 64  # a busy machine makes anything smaller look endless
     started_at_s = time.perf_counter()

@@ -13,7 +13,7 @@ import numpy as np
 from nanolens.config.fields import Config, faults_in
 from nanolens.diagnosis import diagnose
 from nanolens.facts.finding import Finding
-from nanolens.planning import Asked, case_of, make_plan
+from nanolens.planning import PlanInputs, case_of, make_plan
 from nanolens.planning.figures import DataFacts, MachineFacts
 from nanolens.planning.time import time_plan
 from nanolens.record.run import RunRecord, evals_from, steps_from
@@ -77,7 +77,7 @@ def test_plan_and_diagnose_agree_on_300_configs() -> None:
     said: set[str] = set()
     for config, data in drawn():
         shape = shape_of(config, data.vocab_size)
-        asked = Asked(config, shape, data, machine, time_plan(config, shape, machine))
+        asked = PlanInputs(config, shape, data, machine, time_plan(config, shape, machine))
         planned = make_plan(config, data, machine).warnings
         run = case_of(asked).run
         assert codes(planned) - NEEDS_A_MACHINE == codes(diagnose(run).findings), config
