@@ -23,7 +23,7 @@ ROLES: dict[str, Role] = {"ahead": "good", "no_difference": "body", "cannot_say"
 
 
 def answer_of(found: Comparison) -> Answer[Comparison]:
-    return Answer(found, lambda: list(comparison_parts(found)), lambda lang: comparison_data(found, lang))
+    return Answer(found, lambda lang: list(comparison_parts(found)), lambda lang: comparison_data(found, lang))
 
 
 def comparison_parts(comparison: Comparison) -> Iterator[Part]:

@@ -18,7 +18,9 @@ from nanolens.show.words import say
 
 def answer_of(diagnosis: Diagnosis, more: Iterable[Part] = ()) -> Answer[Diagnosis]:
     """`more` stands below the findings in words, and not in the JSON."""
-    return Answer(diagnosis, lambda: [*diagnosis_parts(diagnosis), *more], lambda lang: diagnosis_data(diagnosis, lang))
+    return Answer(
+        diagnosis, lambda _: [*diagnosis_parts(diagnosis), *more], lambda lang: diagnosis_data(diagnosis, lang)
+    )
 
 
 def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:

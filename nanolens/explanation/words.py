@@ -16,11 +16,11 @@ from nanolens.show.words import say
 
 
 def answer_of(found: Explanation) -> Answer[Explanation]:
-    return Answer(found, lambda: list(explanation_parts(found)), lambda lang: explanation_data(found, lang))
+    return Answer(found, lambda lang: list(explanation_parts(found)), lambda lang: explanation_data(found, lang))
 
 
 def term_answer(term: Term) -> Answer[Term]:
-    return Answer(term, lambda: list(_term_parts(term)), lambda lang: _term_data(term, lang))
+    return Answer(term, lambda lang: list(_term_parts(term)), lambda lang: _term_data(term, lang))
 
 
 def explanation_parts(explained: Explanation) -> Iterator[Part]:

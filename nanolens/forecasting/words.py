@@ -20,7 +20,7 @@ SERIES = {"val": msg("val loss"), "batch": msg("batch loss")}
 
 
 def answer_of(found: Forecast | Refusal, run: RunRecord) -> Answer[Forecast | Refusal]:
-    return Answer(found, lambda: list(forecast_parts(found, run)), lambda lang: forecast_data(found, run, lang))
+    return Answer(found, lambda lang: list(forecast_parts(found, run)), lambda lang: forecast_data(found, run, lang))
 
 
 def headline(found: Forecast) -> Message:

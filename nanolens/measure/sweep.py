@@ -256,7 +256,7 @@ def _typed(values: SweptValues) -> list[str]:
 
 
 def sweep_answer(found: SweepResult) -> Answer[SweepResult]:
-    return Answer(found, lambda: list(_sweep_parts(found)), lambda lang: sweep_data(found, lang))
+    return Answer(found, lambda lang: list(_sweep_parts(found)), lambda lang: sweep_data(found, lang))
 
 
 def _sweep_parts(found: SweepResult) -> Iterator[Part]:

@@ -265,7 +265,7 @@ SKIPPED: dict[str, Message] = {
 
 
 def answer_of(found: TuneResult, command: str) -> Answer[TuneResult]:
-    return Answer(found, lambda: list(tune_parts(found, command)), lambda lang: tune_data(found, command, lang))
+    return Answer(found, lambda lang: list(tune_parts(found, command)), lambda lang: tune_data(found, command, lang))
 
 
 def tune_parts(found: TuneResult, command: str) -> Iterator[Part]:

@@ -32,7 +32,7 @@ def answer_of(found: PlanAnswer, command: str, out: str | None) -> Answer[Plan]:
     """`command` starts the run; `out` is the config file, where one was written."""
     plan, file = found.plan, config_file(found)
 
-    def parts() -> list[Part]:
+    def parts(_: str) -> list[Part]:
         title = msg("Config file ({option:code} writes it)", "-o FILE.toml")
         if out:
             title = msg("Config file, written to {path:code}", out)

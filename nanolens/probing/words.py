@@ -16,11 +16,11 @@ from nanolens.show.words import show
 
 
 def answer_of(found: ProbeAnswer) -> Answer[ProbeAnswer]:
-    return Answer(found, lambda: list(probe_parts(found)), lambda lang: probe_data(found, lang))
+    return Answer(found, lambda lang: list(probe_parts(found)), lambda lang: probe_data(found, lang))
 
 
 def plan_answer(plan: ProbePlan) -> Answer[ProbePlan]:
-    return Answer(plan, lambda: list(plan_parts(plan)), lambda lang: plan_data(plan, lang))
+    return Answer(plan, lambda lang: list(plan_parts(plan)), lambda lang: plan_data(plan, lang))
 
 
 def probe_parts(found: ProbeAnswer) -> Iterator[Part]:

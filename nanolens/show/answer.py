@@ -27,18 +27,18 @@ class Answer(Generic[Value]):
     """An answer of a command, as Python gives it and as the command prints it; `lang` is "en" or "hi"."""
 
     value: Value
-    parts: Callable[[], Sequence[Part]]
+    parts: Callable[[str], Sequence[Part]]  # (lang)
     typed: Callable[[str], object]  # (lang) -> the value of the JSON, of the types in docs/json.md
     exit_code: int = 0
 
     def text(self, lang: str = "en", width: int = PIPE_WIDTH) -> str:
-        return document.plain(self.parts(), width, lang)
+        return document.plain(self.parts(lang), width, lang)
 
     def markdown(self, lang: str = "en") -> str:
-        return markdown(self.parts(), lang)
+        return markdown(self.parts(lang), lang)
 
     def html(self, lang: str = "en") -> str:
-        return html(self.parts(), lang)
+        return html(self.parts(lang), lang)
 
     def data(self, lang: str = "en") -> dict[str, object]:
         """Dicts, lists, numbers and texts: the shape of `--json`."""

@@ -37,7 +37,7 @@ class RunRowData(msgspec.Struct):
 
 
 def runs_answer(rows: list[Glance], folder: str) -> Answer[list[Glance]]:
-    return Answer(rows, lambda: [_table(rows, folder)], lambda lang: [_row_data(row) for row in rows])
+    return Answer(rows, lambda lang: [_table(rows, folder)], lambda lang: [_row_data(row) for row in rows])
 
 
 def _table(rows: Sequence[Glance], folder: str) -> Part:
