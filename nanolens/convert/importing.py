@@ -26,7 +26,7 @@ from nanolens.files import require_free_space
 from nanolens.message import Message, msg
 from nanolens.model import build
 from nanolens.record import checkpoint_folder, is_run
-from nanolens.record.events import Chosen, RunEnded, RunStarted
+from nanolens.record.events import RunEnded, RunStarted, choice
 from nanolens.record.store import free_folder, source_name
 from nanolens.record.write import Recorder, bare_evaluation, write_run_file
 from nanolens.training.checkpoint import Snapshot, fill, save, tensors_of
@@ -240,7 +240,7 @@ def _data_facts(model: ForeignModel, dataset: Dataset | None) -> dict[str, objec
 def _write_events(folder: Path, model: ForeignModel, config: Config) -> None:
     recorder = Recorder(folder)
     recorder(RunStarted(step=model.step))
-    recorder(Chosen(what="imported from", value=str(model.source), because=f"a model of {model.kind}'s"))
+    recorder(choice("imported from", str(model.source), msg("it is a model in the format of {program}", model.kind)))
     if model.val_loss is not None:
         tokens = config.eval_iters * config.batch_size * config.block_size
         recorder(bare_evaluation(model.step, "val", model.val_loss, tokens=tokens, is_best=True))

@@ -20,6 +20,7 @@ from nanolens.data.token_files import (
     INDEX,
     META,
     Sidecar,
+    choice_made,
     combined,
     documents_file,
     fingerprint_of_tokens,
@@ -46,7 +47,7 @@ class Dataset:
     vocab_size: int
     tokenizer: Tokenizer | None  # None where the folder does not say what its numbers mean
     facts: Mapping[str, Any]
-    chosen: tuple[Mapping[str, Any], ...] = ()  # what was decided without being asked: {"what", "value", "because"}
+    chosen: tuple[Mapping[str, Any], ...] = ()  # what was decided without being asked: `choice_made`
     about: Sidecar = field(default_factory=dict)  # empty for a folder that is not ours
 
     @cached_property
@@ -179,18 +180,18 @@ def _nanogpts(folder: Path) -> Dataset:
     tokenizer: Tokenizer | None = GPT2Tokenizer()
     if (folder / META).is_file():
         vocab_size, tokenizer = _from_meta(folder / META)
-        because = "meta.pkl says so"
+        because = msg("{file:code} says so", META)
     elif largest < GPT2Tokenizer().vocab_size:
         vocab_size = GPT2Tokenizer().vocab_size
-        because = "there is no meta.pkl, for which nanoGPT takes GPT-2's tokens"
+        because = msg("there is no {file:code}, so these are GPT-2's tokens, as nanoGPT takes them", META)
     else:
         vocab_size, tokenizer = largest + 1, None
-        because = f"there is no meta.pkl, and ids go up to {largest}"
+        because = msg("there is no {file:code}, and ids go up to {largest:count}", META, largest)
     if largest >= vocab_size:
         last = vocab_size - 1
         what = msg("the tokens contain the id {largest:count}, and the vocabulary ends at {last:count}", largest, last)
         raise fault(what, where=str(folder), fix=msg("the files do not match; prepare the data again"))
-    chosen = ({"what": "tokenizer", "value": tokenizer.kind if tokenizer else "unknown", "because": because},)
+    chosen = (choice_made("tokenizer", tokenizer.kind if tokenizer else "unknown", because),)
     facts = _measured(train, val, vocab_size, tokenizer)
     return Dataset(folder.name, folder, train, val, vocab_size, tokenizer, facts, chosen)
 

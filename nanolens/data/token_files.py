@@ -23,7 +23,7 @@ import numpy as np
 
 from nanolens.errors import fault
 from nanolens.files import read_json
-from nanolens.message import msg
+from nanolens.message import Message, msg
 
 Split = Literal["train", "val"]
 Sidecar = dict[str, Any]  # dataset.json; `prepare` writes it and lists its keys
@@ -33,6 +33,12 @@ SIDECAR = "dataset.json"
 SOURCES = "sources.json"
 META = "meta.pkl"
 INDEX = np.dtype([("end", "<u8"), ("hash", "<u8")])
+
+
+def choice_made(what: str, value: object, because: Message) -> dict[str, object]:
+    """What was decided without being asked, as the sidecar has it; `words` is the reason to be translated."""
+    words = {"msgid": because.msgid, "args": dict(because.args)}
+    return {"what": what, "value": value, "because": str(because), "words": words}
 
 
 def tokens_file(folder: Path, split: Split | str) -> Path:

@@ -44,6 +44,10 @@ class Chosen(Event, frozen=True, kw_only=True, tag="chosen"):
     words: Message | None = None  # `because` as a sentence that can be translated
 
 
+def choice(what: str, value: str | int | float | bool, because: Message) -> Chosen:
+    return Chosen(what=what, value=value, because=str(because), words=because)
+
+
 class ConfigChanged(Event, frozen=True, kw_only=True, tag="config_changed"):
     """A setting that differs from the one this run had before it was resumed."""
 
@@ -115,6 +119,7 @@ class CheckpointRefused(Event, frozen=True, kw_only=True, tag="checkpoint_refuse
 
     folder: str
     because: str
+    words: Message | None = None  # `because` as a sentence that can be translated
 
 
 class StepSkipped(Event, frozen=True, kw_only=True, tag="step_skipped"):
@@ -176,6 +181,7 @@ class RanksLost(Event, frozen=True, kw_only=True, tag="ranks_lost"):
     call: str  # what the others waited in
     waited_s: float
     because: str = ""
+    words: Message | None = None  # `because` as a sentence that can be translated
 
 
 class Warned(Event, frozen=True, kw_only=True, tag="warned"):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanolens.diagnosis import FAULTS, diagnose
-from nanolens.message import Message
+from nanolens.message import Message, msg
 from nanolens.record import events as e
 from nanolens.record.read import read_run
 from nanolens.show.words import say
@@ -130,7 +130,8 @@ class _Channel:
             if not self.because:
                 self.because = f"{type(error).__name__}: {error}"
                 step = getattr(args[0], "step", 0) if args else 0
-                self.owner.emit(e.Warned(step=step, code="listener_failed", claim=f"{self.name} raised {self.because}"))
+                words = msg("{listener} raised {error}", self.name, self.because)
+                self.owner.emit(e.Warned(step=step, code="listener_failed", claim=str(words), words=words))
 
 
 class Watchdog:

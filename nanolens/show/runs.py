@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nanolens.message import Message, msg
+from nanolens.message import Message, msg, revived
 from nanolens.show.answer import Answer, typed
 from nanolens.show.document import Part, Table, Text, TextBlock
 from nanolens.show.live import STATES
@@ -133,7 +133,8 @@ def prepared_words(prepared: PreparedData) -> Iterator[Message]:
         )
     yield from _troubles(prepared)
     for choice in about["chosen"]:
-        yield msg("  chosen: {what:code} = {value:code}, because {because}", **choice)
+        values = {**choice, "because": revived(choice.get("words")) or choice["because"]}
+        yield msg("  chosen: {what:code} = {value:code}, because {because}", **values)
     dataset = folder.name if folder.parent == Path("data") else str(folder)  # as short as `train` finds it
     yield msg("next: {command:code}", f"nanolens train --dataset={dataset}")
 

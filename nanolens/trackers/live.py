@@ -91,11 +91,11 @@ class Tracking:
         because, look = sent.get("because", ""), sent.get("look")
         if look and not self._is_shown:
             self._is_shown = True
-            self._emit(e.Chosen(what=self.name, value=look, because="the run is sent there as it goes on"))
+            self._emit(e.choice(self.name, look, msg("the run is sent there while it trains")))
         if self._process.poll() is not None or because:
             self._is_reported = True
-            claim = f"{self.name}: {because or 'it ended by itself'}"
-            self._emit(e.Warned(step=self._step, code="tracker_failed", claim=claim))
+            words = msg("{tracker}: {because}", self.name, because or msg("it ended by itself"))
+            self._emit(e.Warned(step=self._step, code="tracker_failed", claim=str(words), words=words))
 
     def close(self) -> None:
         if self._process is None:

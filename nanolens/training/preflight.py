@@ -76,11 +76,11 @@ def preflight(
             except UserError as refusal:
                 if may_refuse:
                     raise
-                tell(Warned(step=0, code=name, claim=str(refusal)))
+                tell(Warned(step=0, code=name, claim=str(refusal), words=refusal.faults[0].what))
                 continue
             tell(CheckPassed(check=name, seen=found.seen, usual=found.usual, took_s=time.perf_counter() - started_at_s))
             if found.warning is not None:
-                tell(Warned(step=0, code=found.code, claim=str(found.warning)))
+                tell(Warned(step=0, code=found.code, claim=str(found.warning), words=found.warning))
     finally:
         torch.set_rng_state(generator)
 

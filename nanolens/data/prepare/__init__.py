@@ -264,7 +264,8 @@ def _cut(job: PrepareJob, characters: int) -> AtCharacter:
 
 def _choose_val_frac(job: PrepareJob) -> float:
     frac = min(VAL_FRAC, MOST_VAL_BYTES / max(1, job.bytes))
-    job.choose("val_frac", frac, f"a tenth of the documents, but not much more than {MOST_VAL_BYTES:,} bytes")
+    because = msg("a tenth of the documents, but not much more than {most:bytes}", MOST_VAL_BYTES)
+    job.choose("val_frac", frac, because)
     return frac
 
 

@@ -36,7 +36,7 @@ from nanolens.data.prepare.documents import (
 )
 from nanolens.data.prepare.encoders import OWN_PATTERN, Encoder, code_points, train_bpe
 from nanolens.data.prepare.readers import SourceFile, read_documents
-from nanolens.data.token_files import FORMAT, INDEX, documents_file, tokens_file
+from nanolens.data.token_files import FORMAT, INDEX, choice_made, documents_file, tokens_file
 from nanolens.data.tokenizers import (
     GPT2_PATTERN,
     KINDS,
@@ -47,7 +47,7 @@ from nanolens.data.tokenizers import (
     tokenizer_from_files,
 )
 from nanolens.errors import fault
-from nanolens.message import msg
+from nanolens.message import Message, msg
 
 # Up to here characters are a sensible vocabulary, and few texts are large enough for 50,257 tokens
 SMALL_CORPUS_BYTES = 16 << 20
@@ -95,7 +95,9 @@ class PrepareJob:
             self.tokenizer = tokenizer_from_files(Path(self.tokenizer))
         if self.tokenizer == "auto":
             self.tokenizer = "char" if self.bytes <= SMALL_CORPUS_BYTES else "gpt2"
-            because = f"the sources have {self.bytes:,} bytes; up to {SMALL_CORPUS_BYTES:,} characters do well"
+            because = msg(
+                "the sources have {size:bytes}; up to {most:bytes} characters do well", self.bytes, SMALL_CORPUS_BYTES
+            )
             self.choose("tokenizer", self.tokenizer, because)
         if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in (*KINDS, *OWN_BPE):
             what = msg("there is no tokenizer named {name:code}", self.tokenizer)
@@ -124,8 +126,8 @@ class PrepareJob:
             "val_frac": self.val_frac,
         }
 
-    def choose(self, what: str, value: object, because: str) -> None:
-        self.chosen.append({"what": what, "value": value, "because": because})
+    def choose(self, what: str, value: object, because: Message) -> None:
+        self.chosen.append(choice_made(what, value, because))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -163,10 +165,11 @@ def _characters_of(job: PrepareJob) -> CharTokenizer:
 def _own_bpe(job: PrepareJob, pattern: str) -> OwnBPETokenizer:
     size = job.vocab_size or DEFAULT_BPE_SIZE
     if job.vocab_size is None:
-        job.choose("vocab_size", size, "none was given")
+        job.choose("vocab_size", size, msg("none was given"))
     trained = train_bpe(_sample_of(job), size, pattern)
     if trained.vocab_size < size:
-        job.choose("vocab_size", trained.vocab_size, f"the text has no pair left to join; {size} was asked for")
+        because = msg("the text has no pair left to join; {size:count} was asked for", size)
+        job.choose("vocab_size", trained.vocab_size, because)
     return trained
 
 
