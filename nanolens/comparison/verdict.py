@@ -21,7 +21,7 @@ import numpy as np
 
 from nanolens.comparison.side import AXES, Side
 from nanolens.facts.references import SEED_SPREAD
-from nanolens.facts.statistics import fall_per_efold, standard_error, t_quantile
+from nanolens.facts.statistics import CONFIDENCE, fall_per_efold, standard_error, t_quantile
 from nanolens.message import Message, msg
 
 NEAR_FRAC = 0.005  # evaluations within this share of the place count as being there
@@ -204,7 +204,6 @@ def _first_at(side: Side, loss: float) -> float | None:
     return float(math.exp(math.log(steps[i - 1]) + share * (math.log(steps[i]) - math.log(steps[i - 1]))))
 
 
-CONFIDENCE = 0.95
 POWER = 0.8  # with which a difference is to be seen, where more seeds are proposed
 UNKNOWN_EVAL_ERROR = 0.05  # hardly worse where nobody kept it: 20 batches of 12 windows of 64 characters come to 0.02
 FIXED_EVALUATIONS = {"modded-nanogpt": 0.001, "llm.c": 0.002, "build-nanogpt": 0.002, "nanochat": 0.001}

@@ -9,16 +9,16 @@ from itertools import groupby
 import msgspec
 
 from nanolens.comparison import Comparison
-from nanolens.comparison.side import AXES, FIGURES, JOULES_PER_KWH, TABLES, Side
+from nanolens.comparison.side import AXES, COMPARISON_TABLES, FIGURES, JOULES_PER_KWH, Side
 from nanolens.comparison.verdict import TimeToLoss
 from nanolens.message import Message, msg
 from nanolens.show.answer import Answer, Scalar, typed
 from nanolens.show.curves import Series
 from nanolens.show.document import GAP, Chart, Part, Role, Table, Text, TextBlock, bullet
-from nanolens.show.plots import UNITS, Panel
+from nanolens.show.plots import _UNITS, Panel
 from nanolens.show.words import say, show
 
-EFFECTS = {key: Message(about["title"]) for key, about in TABLES["effects"].items()}
+EFFECTS = {key: Message(about["title"]) for key, about in COMPARISON_TABLES["effects"].items()}
 ROLES: dict[str, Role] = {"ahead": "good", "no_difference": "body", "cannot_say": "note"}
 
 
@@ -102,7 +102,7 @@ def _sooner(each: TimeToLoss) -> Message:
 
 def table_rows(comparison: Comparison) -> list[tuple[Message, list[str]]]:
     """(what, one cell a side), for what at least one side knows."""
-    unit = UNITS[comparison.grounds.unit]
+    unit = _UNITS[comparison.grounds.unit]
     losses = {"last_val": (msg("{unit}: last", unit), "nats"), "best_val": (msg("{unit}: best", unit), "nats")}
     rows = []
     for key, (what, kind) in {**losses, **FIGURES}.items():
@@ -142,7 +142,7 @@ def _chart(comparison: Comparison) -> Chart:
     firsts = [next((i for i, y in enumerate(each.ys) if y <= top), 0) if len(each.ys) >= 6 else 0 for each in series]
     series = [Series(each.name, each.xs[i:], each.ys[i:]) for each, i in zip(series, firsts, strict=True)]
     last = max((each.xs[-1] for each in series if len(each.xs)), default=0.0)
-    unit = UNITS[comparison.grounds.unit]
+    unit = _UNITS[comparison.grounds.unit]
     title = msg("{unit} over {axis}, up to {last}", unit, AXES[axis].noun, show(last, AXES[axis].kind))
     return Chart(title, series, [_named(side) for side in comparison.sides])
 
@@ -166,7 +166,7 @@ def panels_of(comparison: Comparison, lang: str = "en") -> list[Panel]:
     for axis in ("tokens", "time"):
         if not all(side.per_step[axis] and len(side.curve) for side in comparison.sides):
             axis = "steps"
-        series, unit = _series(comparison, axis), UNITS[comparison.grounds.unit]
+        series, unit = _series(comparison, axis), _UNITS[comparison.grounds.unit]
         top = _top(series)
         panel = Panel(say(titles[axis], lang), say(unit, lang), series, top=top if math.isfinite(top) else None)
         if panel not in panels:

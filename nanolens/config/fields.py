@@ -22,7 +22,7 @@ import msgspec
 from nanolens.errors import Fault
 from nanolens.message import Message, msg
 
-TABLE = Path(__file__).with_name("settings.toml")
+_TABLE = Path(__file__).with_name("settings.toml")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _About(msgspec.Struct, forbid_unknown_fields=True):
 @cache
 def settings() -> dict[str, Setting]:
     """All settings by name, in the order of settings.toml."""
-    tables = msgspec.convert(tomllib.loads(TABLE.read_text("utf-8")), dict[str, dict[str, _About]])
+    tables = msgspec.convert(tomllib.loads(_TABLE.read_text("utf-8")), dict[str, dict[str, _About]])
     hints, defaults = typing.get_type_hints(Config), dataclasses.asdict(Config())
     found = {}
     for group, table in tables.items():

@@ -15,7 +15,7 @@ def _ours_by_theirs(*tables: str) -> Mapping[str, str]:
     return {theirs: ours for table in tables for ours, names in _TABLES[table].items() for theirs in names.split()}
 
 
-COLUMNS = _ours_by_theirs("columns")
+FOREIGN_COLUMNS = _ours_by_theirs("columns")
 SETTINGS = _ours_by_theirs("settings")
 PRECISIONS = _ours_by_theirs("precisions")
 HINTS = _ours_by_theirs("often", "settings", "hints")
@@ -41,12 +41,12 @@ def column_of(name: str) -> str:
     plain = normalised(name)
     if plain.endswith("_global_step"):
         return "step"
-    if plain in COLUMNS or "/" not in name:
-        return COLUMNS.get(plain, "")
+    if plain in FOREIGN_COLUMNS or "/" not in name:
+        return FOREIGN_COLUMNS.get(plain, "")
     if "/device/" in name:
         return ""  # of one device; our speed is that of all
     # In `perf/mfu` the last part says what it is; in `aux/loss` it does not say which.
-    last = COLUMNS.get(normalised(name.rpartition("/")[2]), "")
+    last = FOREIGN_COLUMNS.get(normalised(name.rpartition("/")[2]), "")
     return last if last in ("mfu", "lr", "grad_norm", "tokens_per_s", "loss_scale") else ""
 
 

@@ -26,7 +26,7 @@ from nanolens.record.write import read_run_file
 from nanolens.show.answer import fenced
 from nanolens.show.answer import said_in_markdown as said
 from nanolens.show.curves import Series, overlaid
-from nanolens.show.findings import SURENESS
+from nanolens.show.findings import SURENESS_WORDS
 from nanolens.show.plots import Panel, picture
 from nanolens.training.checkpoint import load as load_checkpoint
 from nanolens.training.checkpoint import tensors_of
@@ -212,7 +212,7 @@ def _card(model: Model, architecture: str, rows: int, lang: str) -> dict[str, by
     elif curves:
         parts.append(fenced("\n".join(overlaid(curves, 72, 12, plain=True))))
     findings = "\n".join(
-        f"- {said(finding.claim, lang)} (`{finding.code}`, {said(SURENESS[finding.sureness], lang)})"
+        f"- {said(finding.claim, lang)} (`{finding.code}`, {said(SURENESS_WORDS[finding.sureness], lang)})"
         for finding in (diagnose(run).findings if len(run.steps) else ())
     )
     parts += [f"## {said(msg('Findings of the run'), lang)}", findings or said(msg("Nothing stands out."), lang)]

@@ -61,8 +61,11 @@ Words = TypeVar("Words", int, np.ndarray)  # of 64 bits; an array wraps around b
 
 
 def _scramble(words: Words) -> Words:
-    """The finishing steps of splitmix64 (Steele, Lea, Flood 2014)."""
-    words = (words + 0x9E3779B97F4A7C15) & MASK
+    return splitmix64((words + 0x9E3779B97F4A7C15) & MASK)
+
+
+def splitmix64(words: Words) -> Words:
+    """Its finishing steps (Steele, Lea, Flood 2014)."""
     words = ((words ^ (words >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     words = ((words ^ (words >> 27)) * 0x94D049BB133111EB) & MASK
     return words ^ (words >> 31)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nanolens.data.corpora import CORPORA, BuiltIn, NamedCorpus, fetch, find_corpus, version_of
+from nanolens.data.corpora import NAMED_CORPORA, BuiltIn, NamedCorpus, fetch, find_corpus, version_of
 from nanolens.data.prepare import prepare
 from nanolens.data.prepare.facts import count_tokens, entropy_nats, pair_facts, sample_windows
 from nanolens.data.prepare.pipeline import OnProgress, PrepareProgress
@@ -255,8 +255,8 @@ def _not_found(name: str) -> Exception:
         fix = msg("run {command:code} first", f"nanolens prepare {name}")
         return fault(msg("{name:code} is text that is not prepared yet", name), fix=fix)
     here = [path.parent.name for path in Path(DATA).glob("*/train.bin")]
-    known, command = [*here, *CORPORA], "nanolens prepare FILE"
+    known, command = [*here, *NAMED_CORPORA], "nanolens prepare FILE"
     fix = msg("use one of {known:code}, or prepare your own text with {command:code}", known, command)
-    if near := difflib.get_close_matches(name, [*CORPORA, *here], n=1):
+    if near := difflib.get_close_matches(name, [*NAMED_CORPORA, *here], n=1):
         fix = msg("did you mean {near:code}?", near[0])
     return fault(msg("there is no dataset named {name:code}", name), fix=fix)

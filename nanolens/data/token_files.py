@@ -71,19 +71,19 @@ def read_sidecar(folder: Path) -> Sidecar | None:
 
 
 # Up to this many tokens each one counts; beyond, evenly spaced blocks do, so that 10 B tokens take no time either
-WHOLE = 1 << 22
-BLOCK, HASHED_BLOCKS = 1 << 14, 256
+_HASHED_WHOLE = 1 << 22
+_HASH_BLOCK, _HASHED_BLOCKS = 1 << 14, 256
 
 
 def fingerprint_of_tokens(tokens: np.ndarray | TokensOnDisk) -> str:
     """Of a split. A flipped bit in a large file is found by the folder's manifest, not by this."""
     digest = hashlib.sha256(f"tokens {len(tokens)}".encode())
-    if len(tokens) <= WHOLE:
-        starts = np.arange(0, len(tokens), BLOCK)
+    if len(tokens) <= _HASHED_WHOLE:
+        starts = np.arange(0, len(tokens), _HASH_BLOCK)
     else:
-        starts = np.linspace(0, len(tokens) - BLOCK, HASHED_BLOCKS).astype(np.int64)
+        starts = np.linspace(0, len(tokens) - _HASH_BLOCK, _HASHED_BLOCKS).astype(np.int64)
     for start in starts:
-        digest.update(tokens[start : start + BLOCK].astype("<u4").tobytes())
+        digest.update(tokens[start : start + _HASH_BLOCK].astype("<u4").tobytes())
     return digest.hexdigest()[:16]
 
 

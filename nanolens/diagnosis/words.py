@@ -12,7 +12,7 @@ from nanolens.facts.finding import Finding, NotChecked
 from nanolens.message import msg
 from nanolens.show.answer import Answer, Scalar, typed
 from nanolens.show.document import GAP, Part, Role, TextBlock, bullet
-from nanolens.show.findings import SURENESS, change_parts, values_of
+from nanolens.show.findings import SURENESS_WORDS, change_parts, values_of
 from nanolens.show.words import say
 
 
@@ -33,7 +33,7 @@ def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
 
 
 def finding_parts(finding: Finding, number: int) -> Iterator[Part]:
-    claim = msg("{sureness}: {claim} ({code:code})", SURENESS[finding.sureness], finding.claim, finding.code)
+    claim = msg("{sureness}: {claim} ({code:code})", SURENESS_WORDS[finding.sureness], finding.claim, finding.code)
     yield TextBlock(claim, _role(finding), mark=f"{number}. ")
     for item in finding.evidence:
         yield bullet(values_of(item), indent=3)

@@ -24,7 +24,7 @@ from nanolens.page.series import Columns, SeriesQuery, chosen, curves_of, mean_o
 from nanolens.page.view import row_of, words_of
 from nanolens.record.run import RunRecord
 from nanolens.show.answer import JsonObject
-from nanolens.show.findings import SURENESS
+from nanolens.show.findings import SURENESS_WORDS
 from nanolens.show.live import STATES
 from nanolens.show.plots import BATCH, VAL
 from nanolens.show.words import say, show
@@ -149,7 +149,7 @@ def notebook_html(run: RunRecord, findings: Sequence[Finding] = (), lang: str = 
         if value is not None
     ]
     lines = [
-        f"<li><b>{escape(say(SURENESS[f.sureness], lang))}</b>: {escape(say(f.claim, lang))} "
+        f"<li><b>{escape(say(SURENESS_WORDS[f.sureness], lang))}</b>: {escape(say(f.claim, lang))} "
         f"<code>{escape(f.code)}</code></li>"
         for f in findings
     ]

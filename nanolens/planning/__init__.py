@@ -195,7 +195,7 @@ class Anchor:
     source: str
 
 
-ANCHORS = msgspec.convert(TABLES["anchors"], tuple[Anchor, ...])
+LOSS_ANCHORS = msgspec.convert(TABLES["anchors"], tuple[Anchor, ...])
 SAME_LENGTH = 0.02  # so much longer or shorter, as a share, is still the same run
 PER_E_FOLD = 0.03
 """Nats by which the range widens for each factor e of parameters or tokens away from the anchor: between 5,000 and
@@ -219,7 +219,7 @@ def _expected_loss(asked: PlanInputs, preset: Preset | None = None) -> PlanFigur
         how = msg("a reference run of this shape and length: {source}", known.source)
         end, margin = known.end_val or 0.0, 2 * known.spread
         return row("final_loss", end, how, low=end - margin, high=end + margin)
-    anchor = next((each for each in ANCHORS if corpus is not None and each.corpus == corpus.name), None)
+    anchor = next((each for each in LOSS_ANCHORS if corpus is not None and each.corpus == corpus.name), None)
     if anchor is None or data.is_char:
         because = msg(
             "there is no reference run on this corpus; after about {steps:count update|updates}, {command:code} is "
@@ -263,6 +263,6 @@ def loss_from(anchor: Anchor, N: float, tokens: float, tokens_per_update: float)
 
 def web_text_loss(corpus: str | None, N: float, tokens: float, tokens_per_update: float) -> tuple[float, float]:
     """(low, high) on that corpus, or on any of the web texts whose runs are known where it is not named."""
-    anchors = [each for each in ANCHORS if each.corpus == corpus] or ANCHORS
+    anchors = [each for each in LOSS_ANCHORS if each.corpus == corpus] or LOSS_ANCHORS
     ranges = [loss_from(anchor, N, tokens, tokens_per_update) for anchor in anchors]
     return min(low for _, low, _ in ranges), max(high for _, _, high in ranges)

@@ -18,6 +18,7 @@ from nanolens.planning.figures import Cluster, MachineFacts, PlanFigure, PlanInp
 from nanolens.planning.memory import checkpoint_bytes
 from nanolens.record.run import Origin
 from nanolens.sizing.devices import UpdateTime, update_time
+from nanolens.sizing.memory import GRADIENT_BUCKETS
 from nanolens.sizing.shape import Shape, flops_per_token, parameters
 
 START_RANGE_S = {"gpu": (15.0, 90.0), "apple": (5.0, 20.0), "cpu": (3.0, 15.0)}
@@ -25,7 +26,6 @@ START_RANGE_S = {"gpu": (15.0, 90.0), "apple": (5.0, 20.0), "cpu": (3.0, 15.0)}
 WRITE_BYTES_PER_S = 0.5e9  # an ordinary SSD
 COPY_BYTES_PER_S = 10e9  # of the training state, into memory
 
-GRADIENT_BUCKETS = 8  # as training/distributed/ddp.py sends them
 BACKWARD_FRAC = 2 / 3  # of a micro-batch
 GRADIENT_BYTES = 4  # float32, as they are averaged
 LATENCY_S = 0.0003  # of an ordinary local network; 0.00005 within a machine

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nanolens.planning.question import PlanAnswer
 
 _ORIGINS = (msg("given"), msg("measured"), msg("calculated"), msg("estimated"), msg("unknown"))
-SOURCES = {word.msgid: word for word in _ORIGINS}
+_ORIGIN_WORDS = {word.msgid: word for word in _ORIGINS}
 SHORT_PLAN = ("parameters", "tokens", "epochs", "memory_total", "update_s", "total_s", "cost", "final_loss")
 """The rows that most people ask for."""
 
@@ -78,7 +78,7 @@ def against_plan(checks: Sequence[PlanCheck]) -> list[Part]:
 
 
 def _row(row: PlanFigure, origin: Message | None = None) -> Message:
-    said = {"what": row.what, "value": value_of(row), "source": SOURCES[row.origin]}
+    said = {"what": row.what, "value": value_of(row), "source": _ORIGIN_WORDS[row.origin]}
     if origin is None:
         return msg("{what}: {value} ({source})", **said)
     return msg("{what}: {value} ({source}: {origin})", origin=origin, **said)

@@ -32,7 +32,7 @@ MORE_FRAC = 0.25  # so much longer a finished run might go on, as a share of wha
 NUMBERS_UPDATES = 6  # of the unchanged branch that shows which layers move
 NOISE_BATCHES = 24  # gradients behind the noise scale
 WIDER = 2  # times the width, in the branch that asks for the size
-LARGER = 4  # times the batch
+LARGER_BATCH = 4  # times the batch
 HIGHER = (2.0, 16.0)  # times the learning rate; the second where the first does no harm
 ENDS_LOW = 0.3  # of the present learning rate: a schedule that ends below takes its noise away by itself
 TIMED = 6  # updates of each batch that are timed
@@ -275,10 +275,16 @@ def larger_batch(frame: Frame, slower: float) -> Branch:
     the run. The learning rate follows the square root of the batch, as Adam's should."""
     updates = max(2, round(frame.updates / slower))
     words = msg(
-        "batch x{times:count} and learning rate x2, for the same time ({updates:count update|updates})", LARGER, updates
+        "batch x{times:count} and learning rate x2, for the same time ({updates:count update|updates})",
+        LARGER_BATCH,
+        updates,
     )
-    name, cause, changes = f"batch-x{LARGER}", "batch_too_small", {"batch_size": LARGER * frame.config.batch_size}
-    rest, longer = frame.rest.times(LARGER**0.5), 1 / slower
+    name, cause, changes = (
+        f"batch-x{LARGER_BATCH}",
+        "batch_too_small",
+        {"batch_size": LARGER_BATCH * frame.config.batch_size},
+    )
+    rest, longer = frame.rest.times(LARGER_BATCH**0.5), 1 / slower
     return branch(frame, name, words, cause, changes, rest=rest, updates=updates, weight=slower, longer=longer)
 
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from nanolens.facts.statistics import standard_error, t_quantile
+from nanolens.facts.statistics import CONFIDENCE, standard_error, t_quantile
 from nanolens.message import Message
 
 Triple = tuple[float, float, float]  # low, middle, high
@@ -35,7 +35,6 @@ QUESTIONS = {key: Message(each["title"]) for key, each in _TABLES["questions"].i
 TOKEN_KINDS = {key: Message(each["title"]) for key, each in _TABLES["kinds"].items()}
 CAUSES = {key: Cause(**{**each, "title": Message(each["title"])}) for key, each in _TABLES["causes"].items()}
 
-CONFIDENCE = 0.95
 CLEAR = 2.5
 """Standard errors. Not two: some ten gains are measured of each run, and one of ten that are zero would pass that every
 fourth time."""

@@ -451,9 +451,9 @@ def _slower(branches: Branches, look: Look) -> float:
         batch = _batch(branches, number, times)
         return seconds_of(look.machine, lambda: list(look.gradients([batch])))
 
-    pairs = [(seconds(number, 1), seconds(number, experiments.LARGER)) for number in range(experiments.TIMED)]
+    pairs = [(seconds(number, 1), seconds(number, experiments.LARGER_BATCH)) for number in range(experiments.TIMED)]
     one, four = (min(each) for each in zip(*pairs, strict=True))
-    return float(min(experiments.LARGER, max(1.0, four / one)))
+    return float(min(experiments.LARGER_BATCH, max(1.0, four / one)))
 
 
 def _batch(branches: Branches, number: int, times: int) -> Batch:

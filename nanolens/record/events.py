@@ -14,10 +14,19 @@ from __future__ import annotations
 
 import msgspec
 
-from nanolens.message import Message
+from nanolens.message import Message, msg
 
 Number = float | str  # a str only for "nan", "inf", "-inf"
 
+PART_NAMES = {
+    "train": msg("train"),
+    "data": msg("data"),
+    "eval": msg("eval"),
+    "checkpoint": msg("checkpoint"),
+    "sample": msg("sample"),
+    "compile": msg("compile"),
+    "other": msg("other"),
+}
 PARTS = ("compile", "data", "train", "eval", "checkpoint", "sample", "other")
 """Every second of a run belongs to one of these. `checkpoint` is how long the loop stood still, not the writing."""
 

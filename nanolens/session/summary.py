@@ -15,13 +15,13 @@ from nanolens.facts.finding import Finding
 from nanolens.facts.laws import two_digits
 from nanolens.message import Message, msg
 from nanolens.record import checkpoint_folder
+from nanolens.record.events import PART_NAMES
 from nanolens.record.progress import EvalPoint, Progress
 from nanolens.record.read import read_run
 from nanolens.record.store import as_typed
 from nanolens.record.write import read_run_file
 from nanolens.show.document import GAP, TextBlock, bullet, clean, wrapped
-from nanolens.show.findings import SURENESS
-from nanolens.show.live import PART_NAMES
+from nanolens.show.findings import SURENESS_WORDS
 from nanolens.trackers.live import tracker_places
 
 FINDINGS_SHOWN = 5
@@ -183,7 +183,7 @@ def _seen(ending: RunSummary) -> Iterator[TextBlock]:
     if ending.findings:
         yield TextBlock(msg("Findings by nanolens"), "head")
     for finding in ending.findings[:FINDINGS_SHOWN]:
-        said = msg("{sureness}: {claim}", SURENESS[finding.sureness], finding.claim)
+        said = msg("{sureness}: {claim}", SURENESS_WORDS[finding.sureness], finding.claim)
         yield bullet(msg("{claim} ({code:code})", said, finding.code))
     more = len(ending.findings) - FINDINGS_SHOWN
     if more > 0:

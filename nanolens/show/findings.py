@@ -9,7 +9,7 @@ from nanolens.message import Message, msg
 from nanolens.show.document import Part, Text, TextBlock
 from nanolens.show.words import show
 
-SURENESS = {"certain": msg("certain"), "likely": msg("likely"), "possible": msg("possible")}
+SURENESS_WORDS = {"certain": msg("certain"), "likely": msg("likely"), "possible": msg("possible")}
 
 
 def change_parts(change: Change) -> Iterator[Part]:

@@ -33,7 +33,7 @@ from nanolens.training.distributed.ranks import spread_like, whole
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-FORMAT = 1
+_FORMAT = 1
 
 TENSOR = "$tensor"  # {"$tensor": "state/~0/exp_avg"} stands where a tensor was
 PAIRS = "$pairs"  # a dict with keys that are not strings, as a list of pairs
@@ -57,10 +57,10 @@ class Checkpoint(Snapshot):
 def save(folder: Path, snapshot: Snapshot, write_tokenizer: Callable[[Path], None] | None = None) -> int:
     """Writes the snapshot as `folder`, whole or not at all, and reads all of it back; the number of bytes."""
     plain, tensors = split(snapshot.resuming)
-    with files.whole_folder(folder, {"format": FORMAT, "step": snapshot.state["step"]}) as fresh:
+    with files.whole_folder(folder, {"format": _FORMAT, "step": snapshot.state["step"]}) as fresh:
         save_file(snapshot.model, fresh / MODEL, metadata={"format": "pt"})
         save_file(tensors, fresh / OPTIMIZER)
-        files.write_whole(fresh / STATE, json.dumps({"format": FORMAT, **snapshot.state, "resuming": plain}))
+        files.write_whole(fresh / STATE, json.dumps({"format": _FORMAT, **snapshot.state, "resuming": plain}))
         if write_tokenizer:
             write_tokenizer(fresh)
     wrong = files.damage(folder)
@@ -116,7 +116,7 @@ def verify(folder: Path) -> list[Message]:
     missing = [name for name in (MODEL, OPTIMIZER, STATE) if name not in manifest["files"]]
     if missing:
         return [msg("{files:code} is not in its manifest", missing)]
-    if manifest.get("format", 0) > FORMAT:
+    if manifest.get("format", 0) > _FORMAT:
         return [msg("it was written by a newer nanolens (format {format:count})", manifest["format"])]
     if folder.name.startswith("step-") and folder.name != f"step-{manifest.get('step'):06d}":
         return [msg("it contains step {step:count} under a different name", manifest.get("step"))]

@@ -11,8 +11,9 @@ from nanolens.errors import UserError
 from nanolens.message import msg
 from nanolens.planning import make_plan
 from nanolens.planning.figures import Cluster, DataFacts, MachineFacts
-from nanolens.planning.time import GRADIENT_BUCKETS, LATENCY_S, asked_ranks, needed_micro_batches, together
+from nanolens.planning.time import LATENCY_S, asked_ranks, needed_micro_batches, together
 from nanolens.sizing.devices import hardware_named
+from nanolens.sizing.memory import GRADIENT_BUCKETS
 
 GPT2_BYTES = 4 * 124e6
 

@@ -39,7 +39,7 @@ from nanolens.data.prepare.readers import SourceFile, read_documents
 from nanolens.data.token_files import FORMAT, INDEX, choice_made, documents_file, tokens_file
 from nanolens.data.tokenizers import (
     GPT2_PATTERN,
-    KINDS,
+    TOKENIZER_KINDS,
     CharTokenizer,
     GPT2Tokenizer,
     OwnBPETokenizer,
@@ -99,9 +99,9 @@ class PrepareJob:
                 "the sources have {size:bytes}; up to {most:bytes} characters do well", self.bytes, SMALL_CORPUS_BYTES
             )
             self.choose("tokenizer", self.tokenizer, because)
-        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in (*KINDS, *OWN_BPE):
+        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in (*TOKENIZER_KINDS, *OWN_BPE):
             what = msg("there is no tokenizer named {name:code}", self.tokenizer)
-            raise fault(what, fix=msg("use {kinds:code}, or a folder with a tokenizer", [*KINDS, OWN_BPE[1]]))
+            raise fault(what, fix=msg("use {kinds:code}, or a folder with a tokenizer", [*TOKENIZER_KINDS, OWN_BPE[1]]))
         if self.vocab_size is not None and self.tokenizer not in OWN_BPE:
             kind, where = str(self.tokenizer), msg("--vocab_size={size}", self.vocab_size)
             what = msg("vocab_size applies only to a BPE trained on your text; this tokenizer is {kind:code}", kind)
