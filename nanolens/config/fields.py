@@ -239,15 +239,6 @@ def _conflicts(config: Config) -> Iterator[Conflict]:
 
 def _schedule_conflicts(config: Config) -> Iterator[Conflict]:
     warmup, total, ends = config.warmup_iters, config.max_iters, config.decay_ends
-    if not config.eval_only and 0 < total <= warmup:
-        what = msg(
-            "the warm-up ({warmup:count update|updates}) is as long as the run ({total:count}): the full learning "
-            "rate would never be reached",
-            warmup,
-            total,
-        )
-        shorter = f"--warmup_iters={recommended_warmup(total)}"
-        yield ("warmup_iters", "max_iters"), what, msg("use {option:code} or less, or a longer run", shorter)
     if config.min_lr > config.learning_rate:
         what = msg("min_lr = {low:rate} is above learning_rate = {high:rate}", config.min_lr, config.learning_rate)
         lower = f"--min_lr={config.learning_rate / 10:g}"

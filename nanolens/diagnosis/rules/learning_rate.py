@@ -189,6 +189,6 @@ def _early_blow_up(case: Case, planned: int, warm: int | None) -> Iterator[Findi
         return
     if len(early) < 8 or first is None or first > 1.1 * level or early.max() < 1.15 * max(level, first):
         return
-    at, sets = int(steps[np.argmax(early)]), ("warmup_iters", warm, max(100, recommended_warmup(planned)))
+    at, sets = int(steps[np.argmax(early)]), ("warmup_iters", warm, max(2 * warm, recommended_warmup(planned)))
     highest = Seen(early.max(), level, msg("step {step:count}", at), at)
     yield finding("lr_schedule_mismatch.early_blow_up", "likely", highest, sets=sets, warm=warm)
