@@ -44,7 +44,8 @@ class Plan:
         return next(row for row in self.rows if row.key == key)
 
     def value(self, key: str) -> float | None:
-        return self.row(key).value
+        row = self.row(key)
+        return row.value if row.is_known else None
 
 
 def make_plan(
@@ -177,7 +178,7 @@ def _optimisation_rows(asked: PlanInputs) -> Iterator[PlanFigure]:
     if config.decay_lr:
         yield row("warmup_share", config.warmup_iters / max(1, config.max_iters))
         yield row("decay_ends_share", config.decay_ends / max(1, config.max_iters))
-        yield row("final_rate_share", config.min_lr / config.learning_rate if config.learning_rate else None)
+        yield row("final_rate_share", config.min_lr / config.learning_rate if config.learning_rate else math.nan)
 
 
 # --- the loss at the end

@@ -332,7 +332,7 @@ def remember(plan: Plan) -> None:
     rows = {
         row.key: {"value": row.value, "low": row.low, "high": row.high, "source": row.origin}
         for row in plan.rows
-        if row.key in TOPICS and row.value is not None
+        if row.key in TOPICS and row.is_known
     }
     path = plan_file(dataclasses.asdict(plan.config))
     files.remember(path, {"machine": plan.machine.name, "rows": rows})

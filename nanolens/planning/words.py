@@ -55,7 +55,7 @@ def plan_parts(plan: Plan, reasons: Sequence[Message] = ()) -> Iterator[Part]:
     if reasons:
         yield from (GAP, TextBlock(msg("Chosen for this budget"), "head"), *map(bullet, reasons))
     yield from (GAP, TextBlock(msg("In short"), "head"))
-    yield from (bullet(_row(row)) for row in plan.rows if row.key in SHORT_PLAN and row.value is not None)
+    yield from (bullet(_row(row)) for row in plan.rows if row.key in SHORT_PLAN and row.is_known)
     if plan.warnings:
         yield from (GAP, TextBlock(msg("Before you start"), "head"))
     for warning in plan.warnings:
@@ -86,8 +86,8 @@ def _row(row: PlanFigure, origin: Message | None = None) -> Message:
 
 def value_of(row: PlanFigure) -> str:
     """The value and its range, in the form of its kind."""
-    value = show(row.value, row.kind)
-    if row.value is None or row.low is None or row.high is None:
+    value = show(row.value if row.is_known else None, row.kind)
+    if not row.is_known or row.low is None or row.high is None:
         return value
     low, high = show(row.low, row.kind), show(row.high, row.kind)
     return value if low == high == value else f"{value} [{low} … {high}]"
@@ -99,6 +99,10 @@ class PlanRowData(msgspec.Struct, rename={"origin": "source", "how": "from"}):
     high: float | None
     origin: str
     how: str
+
+
+def _row_data(row: PlanFigure, lang: str) -> PlanRowData:
+    return typed(PlanRowData, row, lang, value=row.value if row.is_known else None)
 
 
 class PlanMachineData(msgspec.Struct):
@@ -140,7 +144,7 @@ def plan_data(plan: Plan, lang: str = "en", config_file: str = "", command: str 
         plan.data.name,
         typed(PlanMachineData, plan.machine, lang, devices=plan.machine.count),
         {key: plain(value) for key, value in dataclasses.asdict(plan.config).items()},
-        {each.key: {row.key: typed(PlanRowData, row, lang) for row in each.rows} for each in plan.sections},
+        {each.key: {row.key: _row_data(row, lang) for row in each.rows} for each in plan.sections},
         [typed(WarningData, each, lang, change=advice(each.change)) for each in plan.warnings],
         [say(note, lang) for note in plan.notes],
         config_file,

@@ -48,10 +48,7 @@ def compile_if_it_pays(
     left_s = micro_batch_s * micro_batches_left
     if left_s * SAVING_AT_BEST.get(trial.machine.device.type, 0.0) < USUAL_COST_S:
         because = msg(
-            "{left:rough_seconds} of steps are left: compiling takes about {cost:rough_seconds} and would not win that "
-            "back",
-            left_s,
-            USUAL_COST_S,
+            "the steps left take {left:rough_seconds}, compiling about {cost:rough_seconds}", left_s, USUAL_COST_S
         )
         tell(choice("compile", False, because))
         return trial.with_loss
@@ -66,8 +63,7 @@ def compile_if_it_pays(
         compiled_s = slowest(trial.seconds(module))
     is_faster = compiled_s < micro_batch_s
     because = msg(
-        "a micro-batch takes {compiled:seconds} compiled and {plain:seconds} as it is; compiling took "
-        "{cost:rough_seconds}",
+        "{compiled:seconds} instead of {plain:seconds}; compiling took {cost:rough_seconds}",
         compiled_s,
         micro_batch_s,
         cost_s,

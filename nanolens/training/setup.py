@@ -109,11 +109,9 @@ def fresh_model(config: Config, vocab_size: int) -> nn.Module:
 def choose_micro_batch(config: Config, ranks: Ranks, tell: Callable[[Event], None]) -> int:
     size = partition_of(config, ranks.rank, ranks.size).size
     if size != config.batch_size:
+        count = config.gradient_accumulation_steps
         because = msg(
-            "{count:count micro-batch|micro-batches} cannot be split evenly among {ranks:count} ranks; tokens per "
-            "update stay the same",
-            config.gradient_accumulation_steps,
-            ranks.size,
+            "{count:count micro-batch|micro-batches} for {ranks:count} ranks: made smaller", count, ranks.size
         )
         tell(choice("micro-batch of a rank", size, because))
     return size
