@@ -69,9 +69,9 @@ def variants() -> dict[str, Variant]:
         "without leaving n-grams out": Variant({"ngram_dropout": 0.0}),
         "without soft-cap": Variant({"softcap": 0.0}),
         "GELU instead of ReLU squared": Variant({}, lambda: patch.object(modern, "relu_squared", F.gelu)),
-        "queries and keys not normed": Variant({}, lambda: patch.object(modern, "turned", turned_only)),
+        "queries and keys not normed": Variant({}, lambda: patch.object(modern, "apply_rotary", rotated_only)),
         "no positions at all": Variant(
-            {}, lambda: patch.object(modern, "apply_rotary", lambda x, turn: modern.norm(x))
+            {}, lambda: patch.object(modern, "apply_rotary", lambda x, cos_sin: modern.norm(x))
         ),
         "LayerNorm instead of RMSNorm": Variant(
             {}, lambda: patch.object(modern, "norm", lambda x: F.layer_norm(x, x.shape[-1:]))
@@ -145,9 +145,9 @@ def trained(config: Config, variant: Variant, dataset: Dataset, seed: int) -> tu
     return outcome.val_loss, 1000 * float(np.median(took))
 
 
-def turned_only(x: Tensor, turn: Tensor) -> Tensor:
+def rotated_only(x: Tensor, cos_sin: Tensor) -> Tensor:
     one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
-    cos, sin = turn.unbind(-1)
+    cos, sin = cos_sin.unbind(-1)
     return torch.stack((one * cos - other * sin, other * cos + one * sin), dim=-1).flatten(-2)
 
 

@@ -3,7 +3,7 @@
     python bench/false_alarms.py [--only NAME] [--seed N] [--write docs/diagnosis.md]
 
 Healthy: small runs of our own (seeds, presets, both architectures and optimizers, schedules, dropout, batch shapes),
-each also cut at random steps. None may get a fault of sureness certain or likely. Ill: the same runs with one thing
+each also cut at random steps. None may get a fault of sureness certain or likely. Faulty: the same runs with one thing
 broken on purpose; the first finding must name it. Step times are taken from the processor's clock, so that other
 programs on the machine do not look like throttling."""
 
@@ -254,16 +254,16 @@ def waiting_for_data(share: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def summed_loss() -> Iterator[None]:
-    """The classic slip: the loss that is told is added up over micro-batches and never divided."""
+    """The classic slip: the loss that is reported is added up over micro-batches and never divided."""
     plain = step.take_update
 
-    def told(one: state.Trainee, config: Config, *rest: Any) -> Any:
+    def reported(one: state.Trainee, config: Config, *rest: Any) -> Any:
         update = plain(one, config, *rest)
         if isinstance(update, StepSkipped):
             return update
         return msgspec.structs.replace(update, loss=update.loss * config.gradient_accumulation_steps)
 
-    with patch.object(loop, "take_update", told):
+    with patch.object(loop, "take_update", reported):
         yield
 
 
@@ -325,7 +325,7 @@ def resumed_afresh(folder: Path) -> None:
 QUICK = {"arch": "modern", "optimizer": "muon", "ngram_rows": 512}  # learns fast: what is wrong shows within 300 steps
 MEMORISING = {**QUICK, "max_iters": 400, "eval_interval": 20}
 
-ILL = tuple(
+FAULTY = tuple(
     dataclasses.replace(made, name=f"{made.name}, seed {seed}", settings={**made.settings, "seed": seed})
     for made in (
         Made("learning rate x30", {"learning_rate": 6e-2, "min_lr": 6e-3}, expected=("lr_too_high",)),
@@ -462,7 +462,7 @@ def verdicts_of(number: int) -> list[Verdict]:
     return [dataclasses.replace(verdict, made=number) for verdict in found]
 
 
-ALL = (*HEALTHY, *ILL)
+ALL = (*HEALTHY, *FAULTY)
 # a folder in which runs are kept, and found the next time: rules can change without training anew
 KEEP = "FALSE_ALARMS_RUNS"
 
@@ -496,13 +496,13 @@ def main() -> int:
                 if not verdicts[-1].is_right or verdict.cut is None:
                     print(line_of(verdicts[-1]), flush=True)
     healthy = [v for v in verdicts if not v.made.expected]
-    ill = [v for v in verdicts if v.made.expected]
-    right, alarms = sum(v.is_right for v in ill), sum(not v.is_right for v in healthy)
+    faulty = [v for v in verdicts if v.made.expected]
+    right, alarms = sum(v.is_right for v in faulty), sum(not v.is_right for v in healthy)
     print(f"healthy: {alarms} false alarms in {len(healthy)} verdicts on {sum(v.cut is None for v in healthy)} runs")
-    print(f"faulty: {right} of {len(ill)} named, the right cause first; {time.monotonic() - started:.0f} s")
+    print(f"faulty: {right} of {len(faulty)} named, the right cause first; {time.monotonic() - started:.0f} s")
     if given.write:
-        write_table(given.write, healthy, ill)
-    return 0 if alarms == 0 and (not ill or right / len(ill) >= 0.95) else 1
+        write_table(given.write, healthy, faulty)
+    return 0 if alarms == 0 and (not faulty or right / len(faulty) >= 0.95) else 1
 
 
 def line_of(verdict: Verdict) -> str:
@@ -516,11 +516,11 @@ def line_of(verdict: Verdict) -> str:
     )
 
 
-def write_table(path: Path, healthy: list[Verdict], ill: list[Verdict]) -> None:
+def write_table(path: Path, healthy: list[Verdict], faulty: list[Verdict]) -> None:
     """Between two marks, so that the words around the table stay."""
     rows = ["| what was broken | wanted | runs | named first |", "|---|---|---|---|"]
     kinds: dict[str, list[Verdict]] = {}
-    for verdict in ill:
+    for verdict in faulty:
         name = verdict.made.name.rpartition(", seed")[0] + (", by its curves alone" if verdict.is_blind else "")
         kinds.setdefault(name, []).append(verdict)
     for name, group in kinds.items():
@@ -530,8 +530,8 @@ def write_table(path: Path, healthy: list[Verdict], ill: list[Verdict]) -> None:
     head = (
         f"{alarms} false alarms in {len(healthy)} verdicts on {sum(v.cut is None for v in healthy)} healthy runs, "
         f"whole and cut at random steps; "
-        f"{sum(v.is_right for v in ill)} of {len(ill)} verdicts on {sum(not v.is_blind for v in ill)} ill runs name "
-        f"the right cause first."
+        f"{sum(v.is_right for v in faulty)} of {len(faulty)} verdicts on {sum(not v.is_blind for v in faulty)} "
+        f"faulty runs name the right cause first."
     )
     begin, end = "<!-- false alarms: begin -->", "<!-- false alarms: end -->"
     text = path.read_text(encoding="utf-8") if path.exists() else f"{begin}\n{end}\n"

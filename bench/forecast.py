@@ -1,4 +1,4 @@
-"""How good are forecasts? Recorded runs are cut, the rest is hidden, and the end is foretold from what is left.
+"""How good are forecasts? Recorded runs are cut, the rest is hidden, and the end is forecast from what is left.
 
     python bench/recorded.py forecast FOLDER
     python bench/forecast.py FOLDER [--json]

@@ -73,8 +73,8 @@ CASES = {
     "sound-wsd": Case(
         None, {"schedule": "wsd", "decay_frac": 0.3}, seeds=(4, 5, 6)
     ),  # probed before its decay: that is still to come
-    "rate-high": Case("rate_too_high", {"learning_rate": 6e-3, "decay_lr": False}),
-    "rate-low": Case("rate_too_low", {"learning_rate": 2e-4, "min_lr": 2e-5}),
+    "lr-high": Case("lr_too_high", {"learning_rate": 6e-3, "decay_lr": False}),
+    "lr-low": Case("lr_too_low", {"learning_rate": 2e-4, "min_lr": 2e-5}),
     "batch-small": Case(
         "batch_too_small",
         {

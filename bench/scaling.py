@@ -47,14 +47,14 @@ def main() -> None:
 
 def table(folder: Path, accumulations: list[int], updates: int) -> None:
     from nanolens.message import msg
-    from nanolens.planning.figures import RanksAsked
+    from nanolens.planning.figures import Cluster
     from nanolens.planning.time import together
 
     link = json.loads(started([{"kind": "link"}] * 2, 1, together=True)[0])
     print(
         f"link between two processes: {link['bytes_per_s'] / 1e6:.0f} MB/s, {link['latency_s'] * 1e3:.2f} ms a message"
     )
-    asked = RanksAsked(2, link["bytes_per_s"], link["latency_s"], (1.0, 1.0), msg("measured"))
+    asked = Cluster(2, link["bytes_per_s"], link["latency_s"], (1.0, 1.0), msg("measured"))
     heads = {
         "micro-batches": 13,
         "1 x 2 threads": 14,

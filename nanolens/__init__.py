@@ -31,17 +31,16 @@ if TYPE_CHECKING:  # for type checkers and editors; what is public stands in _HO
     from nanolens.record.write import log as log
     from nanolens.record.write import start_run as start_run
     from nanolens.show.answer import Answer as Answer
-    from nanolens.trackers.sender import send as send
 
 _HOMES = {
     "nanolens.api": "compare dashboard diagnose explain forecast plot report runs",
     "nanolens.api.run": "Run",
-    "nanolens.api.training": "export import_ plan prepare probe sample selftest stop sweep train tune verify watch",
+    "nanolens.api.training": """export import_ plan prepare probe sample selftest send stop sweep train tune verify
+        watch""",
     "nanolens.errors": "UserError",
     "nanolens.loaded": "Model load",
     "nanolens.show.answer": "Answer",
     "nanolens.record.write": "end_run log start_run",
-    "nanolens.trackers.sender": "send",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __all__ = sorted(_HOME_OF)

@@ -204,7 +204,7 @@ def _open_locked(path: Path) -> int | None:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle
-        os.close(handle)  # whoever had it has removed it between the two calls
+        os.close(handle)  # its owner has removed it between the two calls
 
 
 def _lock(handle: int) -> bool:

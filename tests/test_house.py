@@ -186,5 +186,18 @@ def test_the_workshop_does_not_print() -> None:
                 assert not is_print, f"{relative(path)}:{node.lineno}"
 
 
+def test_a_reason_in_an_event_can_be_translated() -> None:
+    """`because` is its English form; what an operating system or another program said stands as it is."""
+    own = {"Chosen", "CheckpointRefused", "RolledBack", "RanksLost", "Warned"}
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in own:
+                is_copy = any(
+                    keyword.arg is None and "'words'" in ast.unparse(keyword.value) for keyword in node.keywords
+                )
+                has_words = is_copy or "words" in {keyword.arg for keyword in node.keywords}
+                assert has_words, f"{relative(path)}:{node.lineno}"
+
+
 def test_there_is_no_lumber_room() -> None:
     assert not [path for path in FILES if path.stem in LUMBER]

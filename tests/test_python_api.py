@@ -6,6 +6,8 @@ import contextlib
 import inspect
 import io
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,26 @@ def test_a_comparison_and_a_plan(runs: Path):
     assert str(plan).startswith("Plan for")
 
 
+def test_what_a_code_means_and_what_was_sent_are_answers(runs: Path):
+    page = nanolens.diagnose(why="overfitting")
+    assert str(page) == printed("diagnose", "--why=overfitting").rstrip()
+    assert page.text("hi") == printed("diagnose", "--why=overfitting", "--lang=hi")
+    assert page.data("hi") == json.loads(printed("diagnose", "--why=overfitting", "--lang=hi", "--json"))
+    with pytest.raises(nanolens.UserError) as error:
+        nanolens.diagnose(why="overfiting")
+    assert error.value.faults[0].fix.args == {"nearest": "overfitting"}
+    sent = nanolens.send(nanolens.Run("one"), "tensorboard")
+    assert sent.value.rows == sent.data()["rows"] == 31 and "up to step 30" in str(sent)
+
+
+def test_another_trainer_is_run_and_recorded(runs: Path, capfd: pytest.CaptureFixture[str]):
+    command = [sys.executable, "-c", "print(open('train.log').read(), end='')"]
+    run = nanolens.watch(command=command)
+    assert len(run.steps.loss) == 100 and "iter 99: loss 2.0200" in capfd.readouterr().out
+    with pytest.raises(nanolens.UserError):
+        nanolens.watch()
+
+
 def test_findings_are_a_sequence_that_can_be_read(runs: Path):
     found = nanolens.Run("one").findings()
     assert (
@@ -102,8 +124,10 @@ def test_a_notebook_shows_a_run(runs: Path):
 
 
 def test_every_name_is_there_and_documented():
-    page = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parent.parent / "docs"
+    page, reference = ((docs / name).read_text(encoding="utf-8") for name in ("python.md", "api.md"))
     assert set(nanolens.__all__) <= set(dir(nanolens))
+    assert sorted(re.findall(r"^::: nanolens\.(\w+)$", reference, re.M)) == nanolens.__all__
     for name in nanolens.__all__:
         assert getattr(nanolens, name) is not None
         assert name in page, name
@@ -128,8 +152,12 @@ def test_a_quiet_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_every_command_is_a_function_with_the_commands_options():
-    elsewhere = {"lang", "help", "format", "json", "overrides", "command", "view", "detach", "devices", "max_restarts"}
-    of_the_terminal = {"diagnose": {"why"}, "dashboard": {"no_browser"}, "sample": {"runs", "out_dir"}, "train": set()}
+    elsewhere = {"lang", "help", "format", "json", "overrides", "view"}
+    of_the_terminal = {
+        "dashboard": {"no_browser"},
+        "sample": {"out_dir"},  # nanoGPT's spelling of a run
+        "train": {"detach", "devices", "max_restarts"},  # processes that the command starts
+    }
     for name in command_table():
         function = getattr(nanolens, "import_" if name == "import" else name)
         options = {action.dest for action in Parser(name)._actions} - elsewhere - of_the_terminal.get(name, set())

@@ -20,13 +20,14 @@ from nanolens.message import Message, msg
 from nanolens.record import RUNS
 from nanolens.record.store import run_folder, source_name
 from nanolens.show.answer import Answer
-from nanolens.show.document import Block, Part, Text
+from nanolens.show.document import Part, Text, TextBlock
 
 if TYPE_CHECKING:
     from nanolens.api.run import Run
     from nanolens.comparison import Comparison
     from nanolens.comparison.verdict import Verdict
     from nanolens.diagnosis import Diagnosis
+    from nanolens.diagnosis.pages import Page
     from nanolens.explanation.glossary import Term
     from nanolens.explanation.pick import Explanation
     from nanolens.forecasting import Forecast, Refusal
@@ -43,10 +44,15 @@ def diagnose(
     config: str | None = None,
     hardware: str | None = None,
     plan: bool = False,
+    why: str | None = None,
     **known: object,
-) -> Answer[Diagnosis]:
+) -> Answer[Diagnosis] | Answer[Page]:
     """What is wrong with a run, or with the log of any trainer, how sure that is, and what to change. `plan` adds the
-    run against what `nanolens plan` expected of the same settings, where it was asked."""
+    run against what `nanolens plan` expected of the same settings, where it was asked. `why` asks what a code means."""
+    if why:
+        from nanolens.diagnosis.pages import page_answer, page_named
+
+        return page_answer(page_named(why))
     record = open_target(target, config, hardware, **known)
     if not plan:
         return diagnosis_answer(record)
@@ -228,4 +234,4 @@ def _file_answer(path: str, body: bytes, words: Message) -> Answer[Path]:
 
 def lines_answer(value: Value, *lines: Text, data: Mapping[str, object], exit_code: int = 0) -> Answer[Value]:
     """An answer of a few lines."""
-    return Answer(value, lambda: [Block(line, "literal") for line in lines], lambda lang: data, exit_code)
+    return Answer(value, lambda lang: [TextBlock(line, "literal") for line in lines], lambda lang: data, exit_code)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from nanolens.api import Target, lines_answer, named, options_of
 from nanolens.api.run import Run
+from nanolens.errors import fault
 from nanolens.message import Message, msg
 from nanolens.record import step_of
 from nanolens.record.store import RunAt, as_typed, find_checkpoint, find_run
@@ -16,19 +18,20 @@ from nanolens.show.answer import Answer
 from nanolens.show.document import Text
 
 if TYPE_CHECKING:
-    from nanolens.convert.exporting import Exported
-    from nanolens.convert.importing import Imported
-    from nanolens.data.prepare import Prepared
+    from nanolens.convert.exporting import ExportResult
+    from nanolens.convert.importing import ImportResult
+    from nanolens.data.prepare import PreparedData
     from nanolens.data.prepare.pipeline import OnProgress
     from nanolens.measure.selftest import Check, Report
     from nanolens.measure.sweep import SweepResult
-    from nanolens.measure.tune import Tuned
+    from nanolens.measure.tune import TuneResult
     from nanolens.planning import Plan
     from nanolens.probing import ProbePlan
     from nanolens.probing.judge import ProbeAnswer
     from nanolens.record.events import Event
     from nanolens.record.progress import Progress
-    from nanolens.training.checkpoint import Checked
+    from nanolens.trackers.sender import SendResult
+    from nanolens.training.checkpoint import CheckResult
 
 Tell: TypeAlias = "Callable[[Message], None]"
 
@@ -68,9 +71,8 @@ def train(
 
 
 def sample(
-    run: Target,
+    *runs: Target,
     prompt: str = "\n",
-    *,
     best: bool = False,
     num_samples: int = 1,
     max_new_tokens: int = 500,
@@ -80,19 +82,26 @@ def sample(
     seed: int = 1337,
     device: str = "auto",
     arch: str | None = None,
-) -> str | list[str]:
-    """Text from a trained model; `nanolens.load(run)` keeps the model for more than one call."""
+) -> Answer[dict[str, list[str]]]:
+    """Text from one or more trained models, from the same prompt and seed; the value is the texts by run.
+    `nanolens.load(run)` keeps a model for more than one call."""
     from nanolens.loaded import load
 
-    return load(named(run), best=best, device=device, arch=arch).generate(
-        prompt,
-        max_new_tokens=max_new_tokens,
-        num_samples=num_samples,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+    texts: dict[str, list[str]] = {}
+    for run in runs:
+        model = load(named(run), best=best, device=device, arch=arch)
+        made = model.generate(
+            prompt,
+            max_new_tokens=max_new_tokens,
+            num_samples=num_samples,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+        )
+        texts[model.name] = [made] if isinstance(made, str) else made
+    lines = [line for name, each in texts.items() for line in ([f"=== {name}", *each] if len(runs) > 1 else each)]
+    return lines_answer(texts, *lines, data=texts)
 
 
 def prepare(
@@ -108,7 +117,7 @@ def prepare(
     part: str | None = None,
     overwrite: bool = False,
     progress: OnProgress | None = None,
-) -> Answer[Prepared]:
+) -> Answer[PreparedData]:
     """Text files, .jsonl, .parquet, folders of them, or a named corpus become tokens: a `dataset` for `train`."""
     from nanolens.data.corpora import fetch, find_corpus
     from nanolens.data.prepare import prepare as prepared_from
@@ -224,7 +233,7 @@ def tune(
     try_compile: bool = False,
     tell: Tell = _quietly,
     **settings: object,
-) -> Answer[Tuned]:
+) -> Answer[TuneResult]:
     """The fastest micro-batch for a config on this machine, with the same tokens per update. `memory` is in GB."""
     from nanolens.config.load import DEFAULT_PRESET, load
     from nanolens.measure.tune import answer_of, tuned_for
@@ -246,11 +255,11 @@ def export(
     overwrite: bool = False,
     lang: str = "en",
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> Answer[Exported]:
+) -> Answer[ExportResult]:
     """A trained model for Hugging Face transformers ("hf"), llama.cpp ("gguf") or nanoGPT ("nanogpt")."""
     from nanolens.convert.exporting import export_model
 
-    done = export_model(named(run), to, path, best=best, dtype=dtype, overwrite=overwrite, told=progress, lang=lang)
+    done = export_model(named(run), to, path, best=best, dtype=dtype, overwrite=overwrite, on_stage=progress, lang=lang)
     data = {"run": done.name, "path": str(done.path), "dtype": done.dtype, "bytes": done.bytes}
     values = {**data, "what": done.what, "size": done.bytes}
     words = msg("{run:code} exported to {path:code}: {what}, {dtype:code}, {size:bytes}", **values)
@@ -264,7 +273,7 @@ def import_(
     tokenizer: str | None = None,
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     **settings: object,
-) -> Answer[Imported]:
+) -> Answer[ImportResult]:
     """A model from elsewhere as a run. `import` is a word of Python, hence the underscore."""
     from nanolens.convert.importing import import_model
 
@@ -285,7 +294,40 @@ def import_(
     return lines_answer(done, words, *done.notes, sample_it, train_on, data={"run": str(done.run), "step": done.step})
 
 
-def verify(run: Target, *, tell: Callable[[Checked], None] = _quietly) -> Answer[list[Checked]]:
+def send(
+    target: Target,
+    to: str,
+    *,
+    project: str | None = None,
+    name: str | None = None,
+    follow: bool = False,
+    again: bool = False,
+    config: str | None = None,
+    hardware: str | None = None,
+    progress: Callable[[float, float], None] = lambda done, whole: None,
+    **known: object,
+) -> Answer[SendResult]:
+    """Sends a run, or the log of any trainer, to a tracker: `nanolens.send("quickstart-1", to="tensorboard")`. What it
+    already has is not sent again, unless `again`: then it goes out as a new run. `follow` waits for the run to end."""
+    from nanolens.trackers.sender import send as send_record
+    from nanolens.trackers.sender import sent_words
+
+    sent = send_record(
+        named(target),
+        to,
+        project=project,
+        name=name,
+        again=again,
+        config=config,
+        hardware=hardware,
+        known=options_of(known),
+        follow=follow,
+        on_progress=progress,
+    )
+    return lines_answer(sent, *sent_words(sent), data=asdict(sent), exit_code=1 if sent.complaints else 0)
+
+
+def verify(run: Target, *, tell: Callable[[CheckResult], None] = _quietly) -> Answer[list[CheckResult]]:
     """Every byte of a run against its manifests; `tell` gets each part as it is checked."""
     from nanolens.show.runs import checked_lines
     from nanolens.training.checkpoint import verify_run
@@ -337,11 +379,17 @@ def stop(run: Target, *, wait: float = 300.0) -> Answer[bool]:
     return lines_answer(has_ended, *lines, data={"has_ended": has_ended, "step": step}, exit_code=0 if has_ended else 1)
 
 
-def watch(run: Target) -> Run:
-    """Prints nanoGPT's lines of a run while it trains, until it ends."""
+def watch(run: Target | None = None, *, command: Sequence[str] = (), tell: Tell = _quietly) -> Run:
+    """Prints nanoGPT's lines of a run while it trains, until it ends. Or runs `command`, any trainer, and records it:
+    its output goes to standard output, and `tell` gets what is certainly wrong as soon as it is."""
+    from nanolens.logs.watch import watch_others
     from nanolens.record.progress import Watching
     from nanolens.show.lines import follow_lines
 
+    if command:
+        return Run(watch_others(command, tell)[1])
+    if run is None:
+        raise fault(msg("which run?"), fix=msg("name one: {command:code} lists them", "nanolens runs"))
     folder = find_run(named(run)).folder
     follow_lines(Watching(folder))
     return Run(folder)

@@ -13,19 +13,13 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nanolens
-from nanolens.cli.arguments import did_you_mean
 from nanolens.cli.progress import converting, preparing, sending, tell
-from nanolens.errors import fault
-from nanolens.message import Message, msg
+from nanolens.message import msg
 from nanolens.show.answer import Answer, dumped
 from nanolens.show.document import GAP, Text, for_stream, said
-from nanolens.show.words import say
-
-if TYPE_CHECKING:
-    from nanolens.trackers.sender import SendResult
 
 
 def call(name: str, given: Namespace, **others: object) -> int:
@@ -38,7 +32,7 @@ def print_answer(answer: Answer[Any], given: Namespace) -> int:
     if form == "json":
         print(dumped(answer.data(given.lang)))
     elif form == "text":
-        print(for_stream(list(answer.parts()), sys.stdout, given.lang), end="")
+        print(for_stream(list(answer.parts(given.lang)), sys.stdout, given.lang), end="")
     else:
         print((answer.markdown if form == "md" else answer.html)(given.lang), end="")
     return answer.exit_code
@@ -60,19 +54,6 @@ def result_of(name: str, given: Namespace, **others: object) -> Any:
         else:
             named[key] = options[key]
     return function(*positional, **named)
-
-
-def _diagnose(given: Namespace) -> int:
-    if not given.why:
-        return call("diagnose", given)
-    from nanolens.diagnosis.pages import page_answer, page_of
-    from nanolens.diagnosis.rule import CODES
-
-    page = page_of(given.why)
-    if page is None:
-        fix = did_you_mean(given.why, CODES) or msg("the codes are {codes:code}", tuple(CODES))
-        raise fault(msg("there is no finding named {code:code}", given.why), fix=fix)
-    return print_answer(page_answer(page, given.lang), given)
 
 
 def _explain(given: Namespace) -> int:
@@ -130,24 +111,9 @@ def _convert(name: str, given: Namespace) -> int:
 
 
 def _send(given: Namespace) -> int:
-    with sending(given.to) as on_progress:
-        sent = result_of("send", given, known=given.overrides, on_progress=on_progress)
-    for message in sent_words(sent):
-        print(say(message, given.lang))
-    return 1 if sent.complaints else 0
-
-
-def sent_words(sent: SendResult) -> Iterator[Message]:
-    if sent.rows:
-        tracker, rows, step = sent.tracker, sent.rows, sent.step
-        yield msg("steps sent to {tracker:code}: {rows:count}, up to step {step:count}", tracker, rows, step)
-    else:
-        yield msg("{tracker:code} is up to date, up to step {step:count}", sent.tracker, sent.step)
-    if sent.repeated:
-        yield msg("steps recorded twice: {count:count}; {tracker:code} keeps the first", sent.repeated, sent.tracker)
-    for complaint in sent.complaints:
-        yield msg("{tracker:code} reported: {complaint}", sent.tracker, complaint)
-    yield msg("view it with {look:code}", sent.look)
+    with sending(given.to) as progress:
+        answer = result_of("send", given, progress=progress)
+    return print_answer(answer, given)
 
 
 def _verify(given: Namespace) -> int:
@@ -192,7 +158,6 @@ def _has_screen() -> bool:
 
 
 OWN: dict[str, Callable[[Namespace], int]] = {
-    "diagnose": _diagnose,
     "explain": _explain,
     "probe": _probe,
     "prepare": _prepare,

@@ -16,7 +16,7 @@ from nanolens.message import msg
 from nanolens.record.progress import Progress
 from nanolens.record.store import as_typed
 from nanolens.session.detach import detach
-from nanolens.session.job import Ended, TrainingJob, plan_job, run_job, settle_folder
+from nanolens.session.job import JobResult, TrainingJob, plan_job, run_job, settle_folder
 from nanolens.session.listeners import Listener
 from nanolens.session.summary import ending_of
 from nanolens.show.lines import LineView
@@ -81,7 +81,7 @@ def _run_as_rank(given: Namespace) -> int:
     return exit_code(ended.outcome)
 
 
-def _trained(job: TrainingJob, view: str, lang: str, ranks: DistributedRanks | None = None) -> Ended:
+def _trained(job: TrainingJob, view: str, lang: str, ranks: DistributedRanks | None = None) -> JobResult:
     def views(progress: Progress, folder: Path) -> Iterable[Listener]:
         if view == "lines":
             interval = job.settings.config.log_interval
@@ -113,7 +113,7 @@ def _preparing(dataset: str, lang: str) -> Callable[[PrepareProgress], None]:
     return take
 
 
-def _print_ending(ended: Ended, view: str, lang: str) -> None:
+def _print_ending(ended: JobResult, view: str, lang: str) -> None:
     ending = ending_of(ended.folder, ended.progress, ended.progress.state, ended.findings, ended.notes)
     print_summary(ending, as_comment=view == "lines", lang=lang)
 

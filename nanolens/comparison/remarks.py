@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from nanolens.comparison.side import FIGURES, TABLES, Comparability, Side
+from nanolens.comparison.side import COMPARISON_TABLES, FIGURES, Comparability, Side
 from nanolens.comparison.verdict import AxisOutcome
 from nanolens.config.fields import settings
 from nanolens.diagnosis import diagnose
@@ -69,7 +69,7 @@ def _settings(sides: Sequence[Side]) -> Iterator[Difference]:
         values = tuple(side.case.get(setting.name) for side in sides)
         if setting.name in IGNORED or not _differ(values):
             continue
-        about = TABLES["settings"].get(setting.name, TABLES["groups"][setting.group])
+        about = COMPARISON_TABLES["settings"].get(setting.name, COMPARISON_TABLES["groups"][setting.group])
         effect, because = about["effect"], Message(about["because"])
         if setting.name in ("batch_size", "gradient_accumulation_steps") and same_update:
             effect, because = "cannot", msg("tokens per update are the same, so the mean gradient is too")
@@ -78,7 +78,7 @@ def _settings(sides: Sequence[Side]) -> Iterator[Difference]:
 
 
 def _facts(sides: Sequence[Side]) -> Iterator[Difference]:
-    for key, about in TABLES["facts"].items():
+    for key, about in COMPARISON_TABLES["facts"].items():
         values = tuple(_fact(side, key) for side in sides)
         if _differ(values):
             what, because = Message(about["what"]), Message(about["because"])
@@ -95,7 +95,7 @@ def _fact(side: Side, key: str) -> object:
 
 def _derived(sides: Sequence[Side]) -> Iterator[Difference]:
     figures = {"schedule": (msg("learning rate over the run"), "text"), **FIGURES}
-    for key, about in TABLES["derived"].items():
+    for key, about in COMPARISON_TABLES["derived"].items():
         values = tuple(_derived_value(side, key) for side in sides)
         if _differ(values, tolerance=0.005):
             yield Difference(key, *figures[key], values, "can", Message(about["because"]), is_derived=True)

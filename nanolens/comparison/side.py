@@ -30,12 +30,12 @@ class Axis:
     lacking: Message  # what has to be known
 
 
-TABLES = tomllib.loads(files("nanolens.comparison").joinpath("tables.toml").read_text("utf-8"))
+COMPARISON_TABLES = tomllib.loads(files("nanolens.comparison").joinpath("tables.toml").read_text("utf-8"))
 AXES = {
     key: Axis(Message(a["title"]), a["kind"], Message(a["noun"]), Message(a["lacking"], {"option": "--watts=N"}))
-    for key, a in TABLES["axes"].items()
+    for key, a in COMPARISON_TABLES["axes"].items()
 }
-FIGURES = {key: (Message(about["what"]), about["kind"]) for key, about in TABLES["figures"].items()}
+FIGURES = {key: (Message(about["what"]), about["kind"]) for key, about in COMPARISON_TABLES["figures"].items()}
 """Of a side: what each attribute is called, and its kind."""
 JOULES_PER_KWH = 3.6e6
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from nanolens.comparison.side import AXES, Side
 from nanolens.facts.references import SEED_SPREAD
-from nanolens.facts.statistics import fall_per_efold, standard_error, t_quantile
+from nanolens.facts.statistics import CONFIDENCE, fall_per_efold, standard_error, t_quantile
 from nanolens.message import Message, msg
 
 NEAR_FRAC = 0.005  # evaluations within this share of the place count as being there
@@ -37,7 +37,7 @@ class Verdict:
     behind: str | None = None
     by: float | None = None
     half_width_95: float | None = None  # of the interval of `by`
-    measured: Measured | None = None
+    measured: MeasuredDifference | None = None
 
     @property
     def standard_error(self) -> float | None:
@@ -161,11 +161,11 @@ def _verdict(leader: Side, other: Side, at_leader: Place, at_other: Place, *, is
     return Verdict("ahead", words, leader.name, other.name, by, half, measured)
 
 
-def _unknown(because: Message, by: float | None = None, measured: Measured | None = None) -> Verdict:
+def _unknown(because: Message, by: float | None = None, measured: MeasuredDifference | None = None) -> Verdict:
     return Verdict("cannot_say", msg("unknown, because {because}", because), by=by, measured=measured)
 
 
-def _no_difference(by: Message, measured: Measured, leader: Side, other: Side) -> Message:
+def _no_difference(by: Message, measured: MeasuredDifference, leader: Side, other: Side) -> Message:
     runs, needed = min(leader.count, other.count), seeds_needed(measured.spread)
     if needed > runs:
         more = msg("to detect {small:nats}, add {more:count seed|seeds} per side", SMALLEST_DIFFERENCE, needed - runs)
@@ -204,7 +204,6 @@ def _first_at(side: Side, loss: float) -> float | None:
     return float(math.exp(math.log(steps[i - 1]) + share * (math.log(steps[i]) - math.log(steps[i - 1]))))
 
 
-CONFIDENCE = 0.95
 POWER = 0.8  # with which a difference is to be seen, where more seeds are proposed
 UNKNOWN_EVAL_ERROR = 0.05  # hardly worse where nobody kept it: 20 batches of 12 windows of 64 characters come to 0.02
 FIXED_EVALUATIONS = {"modded-nanogpt": 0.001, "llm.c": 0.002, "build-nanogpt": 0.002, "nanochat": 0.001}
@@ -214,7 +213,7 @@ SMALLEST_DIFFERENCE = 0.01  # the difference that more seeds should show
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDifference:
     """a - b in nats, with its standard error and where that comes from; `se` is None where it is only bounded."""
 
     difference: float
@@ -234,7 +233,7 @@ class Measured:
         return abs(self.difference) > self.half_width
 
 
-def measure(a: Side, b: Side, step_a: float, step_b: float) -> Measured | None:
+def measure(a: Side, b: Side, step_a: float, step_b: float) -> MeasuredDifference | None:
     """The difference of the evaluations at those steps. None where a run was not evaluated there."""
     vals_a, vals_b = a.val_at(step_a), b.val_at(step_b)
     if vals_a is None or vals_b is None:
@@ -255,7 +254,7 @@ def measure(a: Side, b: Side, step_a: float, step_b: float) -> Measured | None:
             spread,
         )
     bound = math.hypot(math.sqrt(2) * UNKNOWN_EVAL_ERROR if evaluation is None else evaluation, spread * share)
-    return Measured(
+    return MeasuredDifference(
         float(vals_a.mean() - vals_b.mean()),
         None if evaluation is None else bound,
         freedom + PRIOR_WEIGHT if freedom else math.inf,

@@ -9,25 +9,25 @@ from itertools import groupby
 import msgspec
 
 from nanolens.comparison import Comparison
-from nanolens.comparison.side import AXES, FIGURES, JOULES_PER_KWH, TABLES, Side
+from nanolens.comparison.side import AXES, COMPARISON_TABLES, FIGURES, JOULES_PER_KWH, Side
 from nanolens.comparison.verdict import TimeToLoss
 from nanolens.message import Message, msg
 from nanolens.show.answer import Answer, Scalar, typed
 from nanolens.show.curves import Series
-from nanolens.show.document import GAP, Block, Chart, Part, Role, Table, Text, bullet
-from nanolens.show.plots import UNITS, Panel
+from nanolens.show.document import GAP, Chart, Part, Role, Table, Text, TextBlock, bullet
+from nanolens.show.plots import _UNITS, Panel
 from nanolens.show.words import say, show
 
-EFFECTS = {key: Message(about["title"]) for key, about in TABLES["effects"].items()}
+EFFECTS = {key: Message(about["title"]) for key, about in COMPARISON_TABLES["effects"].items()}
 ROLES: dict[str, Role] = {"ahead": "good", "no_difference": "body", "cannot_say": "note"}
 
 
 def answer_of(found: Comparison) -> Answer[Comparison]:
-    return Answer(found, lambda: list(comparison_parts(found)), lambda lang: comparison_data(found, lang))
+    return Answer(found, lambda lang: list(comparison_parts(found)), lambda lang: comparison_data(found, lang))
 
 
 def comparison_parts(comparison: Comparison) -> Iterator[Part]:
-    yield from (Block(msg("Comparison of {names}", [_title(side) for side in comparison.sides]), "title"), GAP)
+    yield from (TextBlock(msg("Comparison of {names}", [_title(side) for side in comparison.sides]), "title"), GAP)
     yield from (*_difference_parts(comparison), GAP, *verdict_parts(comparison), GAP)
     names = [side.name for side in comparison.sides]
     rows: list[list[Text]] = [[*cells, what] for what, cells in table_rows(comparison)]
@@ -35,7 +35,7 @@ def comparison_parts(comparison: Comparison) -> Iterator[Part]:
     if any(len(side.curve) >= 3 for side in comparison.sides):
         yield _chart(comparison)
     if comparison.remarks:
-        yield from (Block(msg("Notes"), "head"), *map(bullet, comparison.remarks))
+        yield from (TextBlock(msg("Notes"), "head"), *map(bullet, comparison.remarks))
 
 
 def _named(side: Side) -> str:
@@ -48,8 +48,8 @@ def _title(side: Side) -> Text:
     return msg("{name} ({runs})", _named(side), msg("{count:count run|runs}", side.count))
 
 
-def verdict_parts(comparison: Comparison) -> Iterator[Block]:
-    yield Block(msg("Verdict"), "head")
+def verdict_parts(comparison: Comparison) -> Iterator[TextBlock]:
+    yield TextBlock(msg("Verdict"), "head")
     for verdict in comparison.rescored:
         yield bullet(msg("rescored on the same text: {words}", verdict.words), ROLES[verdict.result])
     because, outcomes = comparison.grounds.not_comparable, comparison.outcomes
@@ -72,7 +72,7 @@ def verdict_parts(comparison: Comparison) -> Iterator[Block]:
     yield from (bullet(_sooner(each)) for each in comparison.sooner)
     measured = (verdict.measured for outcome in outcomes for verdict in outcome.verdicts if verdict.measured)
     for how in next((each.how for each in measured), ()):
-        yield Block(msg("Noise: {how}", how), "note", indent=2)
+        yield TextBlock(msg("Noise: {how}", how), "note", indent=2)
 
 
 def _amount(value: float | None, axis: str) -> Text:
@@ -102,7 +102,7 @@ def _sooner(each: TimeToLoss) -> Message:
 
 def table_rows(comparison: Comparison) -> list[tuple[Message, list[str]]]:
     """(what, one cell a side), for what at least one side knows."""
-    unit = UNITS[comparison.grounds.unit]
+    unit = _UNITS[comparison.grounds.unit]
     losses = {"last_val": (msg("{unit}: last", unit), "nats"), "best_val": (msg("{unit}: best", unit), "nats")}
     rows = []
     for key, (what, kind) in {**losses, **FIGURES}.items():
@@ -113,12 +113,12 @@ def table_rows(comparison: Comparison) -> list[tuple[Message, list[str]]]:
 
 
 def _difference_parts(comparison: Comparison) -> Iterator[Part]:
-    yield Block(msg("What differed"), "head")
+    yield TextBlock(msg("What differed"), "head")
     if not comparison.differences:
-        yield Block(msg("no known difference"), indent=2)
+        yield TextBlock(msg("no known difference"), indent=2)
     titles = [msg("What follows") if each.is_derived else EFFECTS[each.effect] for each in comparison.differences]
     for title, group in groupby(zip(titles, comparison.differences, strict=True), key=lambda pair: pair[0]):
-        yield Block(title, "note", indent=2)
+        yield TextBlock(title, "note", indent=2)
         for _, each in group:
             values = [value if isinstance(value, Message) else show(value, each.kind) for value in each.values]
             yield bullet(msg("{what}: {values} ({because})", each.what, _between(values), each.because), indent=4)
@@ -142,7 +142,7 @@ def _chart(comparison: Comparison) -> Chart:
     firsts = [next((i for i, y in enumerate(each.ys) if y <= top), 0) if len(each.ys) >= 6 else 0 for each in series]
     series = [Series(each.name, each.xs[i:], each.ys[i:]) for each, i in zip(series, firsts, strict=True)]
     last = max((each.xs[-1] for each in series if len(each.xs)), default=0.0)
-    unit = UNITS[comparison.grounds.unit]
+    unit = _UNITS[comparison.grounds.unit]
     title = msg("{unit} over {axis}, up to {last}", unit, AXES[axis].noun, show(last, AXES[axis].kind))
     return Chart(title, series, [_named(side) for side in comparison.sides])
 
@@ -166,7 +166,7 @@ def panels_of(comparison: Comparison, lang: str = "en") -> list[Panel]:
     for axis in ("tokens", "time"):
         if not all(side.per_step[axis] and len(side.curve) for side in comparison.sides):
             axis = "steps"
-        series, unit = _series(comparison, axis), UNITS[comparison.grounds.unit]
+        series, unit = _series(comparison, axis), _UNITS[comparison.grounds.unit]
         top = _top(series)
         panel = Panel(say(titles[axis], lang), say(unit, lang), series, top=top if math.isfinite(top) else None)
         if panel not in panels:

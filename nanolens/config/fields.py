@@ -22,7 +22,7 @@ import msgspec
 from nanolens.errors import Fault
 from nanolens.message import Message, msg
 
-TABLE = Path(__file__).with_name("settings.toml")
+_TABLE = Path(__file__).with_name("settings.toml")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _About(msgspec.Struct, forbid_unknown_fields=True):
 @cache
 def settings() -> dict[str, Setting]:
     """All settings by name, in the order of settings.toml."""
-    tables = msgspec.convert(tomllib.loads(TABLE.read_text("utf-8")), dict[str, dict[str, _About]])
+    tables = msgspec.convert(tomllib.loads(_TABLE.read_text("utf-8")), dict[str, dict[str, _About]])
     hints, defaults = typing.get_type_hints(Config), dataclasses.asdict(Config())
     found = {}
     for group, table in tables.items():
@@ -239,15 +239,6 @@ def _conflicts(config: Config) -> Iterator[Conflict]:
 
 def _schedule_conflicts(config: Config) -> Iterator[Conflict]:
     warmup, total, ends = config.warmup_iters, config.max_iters, config.decay_ends
-    if not config.eval_only and 0 < total <= warmup:
-        what = msg(
-            "the warm-up ({warmup:count update|updates}) is as long as the run ({total:count}): the full learning "
-            "rate would never be reached",
-            warmup,
-            total,
-        )
-        shorter = f"--warmup_iters={recommended_warmup(total)}"
-        yield ("warmup_iters", "max_iters"), what, msg("use {option:code} or less, or a longer run", shorter)
     if config.min_lr > config.learning_rate:
         what = msg("min_lr = {low:rate} is above learning_rate = {high:rate}", config.min_lr, config.learning_rate)
         lower = f"--min_lr={config.learning_rate / 10:g}"

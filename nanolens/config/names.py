@@ -16,7 +16,7 @@ def _ours_by_theirs(*tables: str) -> Mapping[str, str]:
     return {theirs: ours for table in tables for ours, names in _TABLES[table].items() for theirs in names.split()}
 
 
-COLUMNS = _ours_by_theirs("columns")
+FOREIGN_COLUMNS = _ours_by_theirs("columns")
 SETTINGS = _ours_by_theirs("settings")
 PRECISIONS = _ours_by_theirs("precisions")
 HINTS = _ours_by_theirs("often", "settings", "hints")
@@ -108,12 +108,12 @@ def _column(name: str) -> str:
         return "step"
     if "/" in name and (by_path := _by_path(name)) is not None:
         return by_path
-    column = COLUMNS.get(plain) or _of_loss(words_of(name))
+    column = FOREIGN_COLUMNS.get(plain) or _of_loss(words_of(name))
     if column:
         return column
     words = words_of(name)
     for first in range(1, len(words)):
-        column = COLUMNS.get("_".join(words[first:]), "")
+        column = FOREIGN_COLUMNS.get("_".join(words[first:]), "")
         if column and set(words[:first]) <= _DROPPED:
             return column
         if not column and set(words[:first]) <= _DROPPED and (column := _of_loss(words[first:])):
@@ -124,9 +124,9 @@ def _column(name: str) -> str:
 def _by_path(name: str) -> str | None:
     """In `perf/mfu` the last part says what it is; in `aux/loss` it does not say which. None: no path."""
     first, _, last = name.rpartition("/")
-    if normalised(name) in COLUMNS:
+    if normalised(name) in FOREIGN_COLUMNS:
         return None
-    ours = COLUMNS.get(normalised(last), "")
+    ours = FOREIGN_COLUMNS.get(normalised(last), "")
     if ours in ("tokens_per_s", "device_tokens_per_s"):
         return "device_tokens_per_s" if set(words_of(first)) & _BY_DEVICE else ours
     return ours if ours in ("mfu", "lr", "grad_norm", "loss_scale") else None

@@ -35,7 +35,7 @@ _OPERATORS: Mapping[type, Callable] = {
 
 @dataclass
 class ConfigFile:
-    """What a config file says, whoever's it is: every key, known to nanolens or not."""
+    """What any config file says: every key, known to nanolens or not."""
 
     values: dict[str, object] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)  # "config.toml line 4", by key

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nanolens import files
 from nanolens.convert import foreign, gguf, nanogpt
-from nanolens.convert.foreign import GPT2, NANOCHAT, OnStage, untold
+from nanolens.convert.foreign import GPT2, NANOCHAT, OnStage, no_progress
 from nanolens.convert.hf_folder import CARD, DTYPE_NAMES, write_hugging_face
 from nanolens.data.token_files import META
 from nanolens.data.tokenizers import CharTokenizer
@@ -26,7 +26,7 @@ from nanolens.record.write import read_run_file
 from nanolens.show.answer import fenced
 from nanolens.show.answer import said_in_markdown as said
 from nanolens.show.curves import Series, overlaid
-from nanolens.show.findings import SURENESS
+from nanolens.show.findings import SURENESS_WORDS
 from nanolens.show.plots import Panel, picture
 from nanolens.training.checkpoint import load as load_checkpoint
 from nanolens.training.checkpoint import tensors_of
@@ -40,7 +40,7 @@ Written = tuple[str, tuple[Message, ...], tuple[Message, ...]]
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     name: str  # RUN@STEP
     path: Path
     what: str
@@ -58,9 +58,9 @@ def export_model(
     best: bool = False,
     dtype: str | None = None,
     overwrite: bool = False,
-    told: OnStage = untold,
+    on_stage: OnStage = no_progress,
     lang: str = "en",
-) -> Exported:
+) -> ExportResult:
     """Writes the model of `RUN` or `RUN@STEP` to `path`: a folder for `hf` and `nanogpt`, a file for `gguf`."""
     find_run(str(run))  # what another program wrote is imported first: the card speaks of a run
     place = Path(path)
@@ -74,7 +74,7 @@ def export_model(
     rows, padding = _rows(model), _rows_there(model) - _rows(model)
     needed = sum(tensor.nbytes for tensor in model.module.parameters()) * (3 if to == "nanogpt" else 1)
     files.require_free_space(place, needed, "exporting this")
-    told("write", 0, needed)
+    on_stage("write", 0, needed)
     if to == "hf":
         what, notes, uses = _write_hf(model, place, kind, rows, lang)
     elif to == "gguf":
@@ -88,9 +88,9 @@ def export_model(
             rows + padding,
         )
         notes = (left_out, *notes)
-    told("write", needed, needed)
+    on_stage("write", needed, needed)
     size = sum(file.stat().st_size for file in (place, *place.rglob("*")) if file.is_file())
-    return Exported(model.name, place, what, kind, size, notes, uses)
+    return ExportResult(model.name, place, what, kind, size, notes, uses)
 
 
 def _place_faults(place: Path, to: str, overwrite: bool) -> Iterator[Fault]:
@@ -212,7 +212,7 @@ def _card(model: Model, architecture: str, rows: int, lang: str) -> dict[str, by
     elif curves:
         parts.append(fenced("\n".join(overlaid(curves, 72, 12, plain=True))))
     findings = "\n".join(
-        f"- {said(finding.claim, lang)} (`{finding.code}`, {said(SURENESS[finding.sureness], lang)})"
+        f"- {said(finding.claim, lang)} (`{finding.code}`, {said(SURENESS_WORDS[finding.sureness], lang)})"
         for finding in (diagnose(run).findings if len(run.steps) else ())
     )
     parts += [f"## {said(msg('Findings of the run'), lang)}", findings or said(msg("Nothing stands out."), lang)]

@@ -31,25 +31,25 @@ Shape = tuple[int, ...]
 Weights = Mapping[str, Tensor]
 JsonObject = dict[str, Any]
 
-FORMATS: JsonObject = json.loads(Path(__file__).with_name("formats.json").read_bytes())
+FOREIGN_FORMATS: JsonObject = json.loads(Path(__file__).with_name("formats.json").read_bytes())
 """Of other programs: `layers` of GPT-2 as Hugging Face and nanoGPT, and llama.cpp call them; the `config.json` of an
 architecture, our `sizes` there, and what is `required`, since ours can do nothing else; a tokenizer; and so on."""
-LAYERS: Mapping[str, Sequence[str]] = FORMATS["layers"]
-SIZES: Mapping[str, Mapping[str, str]] = FORMATS["sizes"]
+LAYERS: Mapping[str, Sequence[str]] = FOREIGN_FORMATS["layers"]
+SIZES: Mapping[str, Mapping[str, str]] = FOREIGN_FORMATS["sizes"]
 
 SHAPE = ("arch", "n_layer", "n_head", "n_embd", "bias", "gelu", "softcap", "token_shift", "ngram_rows")
 FLOATS = frozenset("F32 F16 BF16 F64 torch.float32 torch.float16 torch.bfloat16 torch.float64".split())
 _OURS = {theirs: ours for ours, (theirs, _) in LAYERS.items()}
 _THEIR_NAME = re.compile(rf"(?:transformer\.)?(?:h\.(\d+)\.)?({'|'.join(map(re.escape, _OURS))})\.(weight|bias)$")
 _OUR_NAME = re.compile(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)$")
-GPT2, NANOCHAT = (FORMATS[kind]["architectures"][0] for kind in ("gpt2", "nanochat"))
+GPT2, NANOCHAT = (FOREIGN_FORMATS[kind]["architectures"][0] for kind in ("gpt2", "nanochat"))
 EXACT, TANH = ("gelu",), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")  # their words for one activation
 _NANOCHAT_TABLES = {"embedding.weight": "model.embed_tokens.weight", "head.weight": "lm_head.weight"}
 _NANOCHAT_LAYERS = {"attention.out": "self_attn.o_proj", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
 LARGEST = {"n_layer": 1000, "n_head": 1000, "n_embd": 100_000, "block_size": 1_048_576, "vocab_size": 10_000_000}
 
 
-def untold(stage: str, done_bytes: int, all_bytes: int) -> None:
+def no_progress(stage: str, done_bytes: int, all_bytes: int) -> None:
     """Nobody wants to know how far it is."""
 
 
@@ -188,7 +188,7 @@ def shape_file(config: Config, vocab_size: int, end: int | None, dtype: str) -> 
     """`config.json`."""
     kind = "gpt2" if config.arch == "gpt2" else "nanochat"
     sizes = {theirs: getattr(config, ours) for ours, theirs in SIZES[kind].items()} | {"vocab_size": vocab_size}
-    about = FORMATS[kind] | {"bos_token_id": end, "eos_token_id": end, "dtype": dtype} | sizes
+    about = FOREIGN_FORMATS[kind] | {"bos_token_id": end, "eos_token_id": end, "dtype": dtype} | sizes
     if kind == "gpt2":
         about |= {"n_ctx": config.block_size, "activation_function": (TANH if config.gelu == "tanh" else EXACT)[0]}
         return about | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
@@ -285,7 +285,9 @@ def invalid_sizes(about: Mapping[str, object], names: Mapping[str, str]) -> list
 
 
 def _differences(about: Mapping[str, object], kind: str) -> Iterator[Message]:
-    allowed: dict[str, tuple[object, ...]] = {key: (FORMATS[kind][key],) for key in FORMATS["required"][kind]}
+    allowed: dict[str, tuple[object, ...]] = {
+        key: (FOREIGN_FORMATS[kind][key],) for key in FOREIGN_FORMATS["required"][kind]
+    }
     if kind == "gpt2":
         allowed |= {"activation_function": (*EXACT, *TANH), "add_cross_attention": (False,)}
     for key, ours in allowed.items():
@@ -306,7 +308,7 @@ def _differences(about: Mapping[str, object], kind: str) -> Iterator[Message]:
     of_head, kv_heads = about.get("head_dim"), about.get("num_key_value_heads")
     if kv_heads not in (None, heads) or of_head not in (None, width // heads) or (width // heads) % 2:
         yield msg("its heads share keys or have a different size, which nanolens does not support")
-    rope, usual = about.get("rope_parameters") or {}, FORMATS["nanochat"]["rope_parameters"]
+    rope, usual = about.get("rope_parameters") or {}, FOREIGN_FORMATS["nanochat"]["rope_parameters"]
     if not isinstance(rope, Mapping) or any(rope.get(key, value) != value for key, value in usual.items()):
         yield msg("its positions are rotated by a different rule ({rope:code})", str(rope)[:120])
     key = "final_logit_softcapping"

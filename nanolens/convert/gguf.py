@@ -25,7 +25,7 @@ from nanolens.errors import Fault, require
 from nanolens.message import msg
 
 TENSOR_TYPES = ("f32", "f16", "q8_0")
-BLOCK = 32  # numbers that q8_0 packs together
+_Q8_BLOCK = 32  # numbers that q8_0 packs together
 NOTE = msg(
     "llama.cpp uses a half-precision table for GELU: its log-probabilities differ from ours by a hundredth or less"
 )
@@ -50,10 +50,10 @@ def faults_of(config: Config, tokenizer: Tokenizer, kind: str) -> Iterator[Fault
     if isinstance(tokenizer, CharTokenizer) and "\n" not in tokenizer.ids:
         fix = msg("prepare text that has newlines, or export with {hf:code}", "--to=hf")
         yield Fault(msg("llama.cpp fails on an alphabet without a newline"), None, fix)
-    if kind == "q8_0" and (width := config.n_embd) % BLOCK:
+    if kind == "q8_0" and (width := config.n_embd) % _Q8_BLOCK:
         what = msg(
             "q8_0 packs {block:count} numbers together, and rows of {width:count} are not divisible by that",
-            BLOCK,
+            _Q8_BLOCK,
             width,
         )
         yield Fault(what, f"n_embd={width}", msg("use {option:code}", "--dtype=f16"))

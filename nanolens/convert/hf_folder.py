@@ -21,7 +21,7 @@ from torch import Tensor
 from nanolens import files
 from nanolens.config.fields import Config
 from nanolens.convert import foreign
-from nanolens.convert.foreign import FORMATS, ForeignModel, JsonObject, OnStage, Shape, Weights, untold
+from nanolens.convert.foreign import FOREIGN_FORMATS, ForeignModel, JsonObject, OnStage, Shape, Weights, no_progress
 from nanolens.data.tokenizers import (
     END_OF_TEXT,
     GPT2_PATTERN,
@@ -39,7 +39,7 @@ from nanolens.errors import UserError, fault, raise_if_any, require
 from nanolens.message import Message, msg
 
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-WEIGHTS, INDEX, SHAPE_FILE = "model.safetensors", "model.safetensors.index.json", "config.json"
+WEIGHTS, _INDEX, SHAPE_FILE = "model.safetensors", "model.safetensors.index.json", "config.json"
 GENERATION, CARD = "generation_config.json", "README.md"
 DTYPE_NAMES = ("float32", "float16", "bfloat16")
 TOKENIZER, TOKENIZER_CONFIG, MERGES = "tokenizer.json", "tokenizer_config.json", "merges.txt"
@@ -66,10 +66,12 @@ def hugging_face_folder(source: str) -> Path | None:
 
 
 def is_hugging_face(folder: Path) -> bool:
-    return (folder / SHAPE_FILE).is_file() and any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+    return (folder / SHAPE_FILE).is_file() and any((folder / name).is_file() for name in (WEIGHTS, _INDEX))
 
 
-def read_hugging_face(folder: Path, tokenizer: Tokenizer | None = None, told: OnStage = untold) -> ForeignModel:
+def read_hugging_face(
+    folder: Path, tokenizer: Tokenizer | None = None, on_stage: OnStage = no_progress
+) -> ForeignModel:
     """The model in the folder. `tokenizer` stands in for the folder's own."""
     settings, vocab_size = foreign.shape_from(read_json(folder / SHAPE_FILE), folder / SHAPE_FILE)
     notes: tuple[Message, ...] = ()
@@ -79,12 +81,12 @@ def read_hugging_face(folder: Path, tokenizer: Tokenizer | None = None, told: On
         notes = (msg("the folder has no tokenizer; GPT-2's is used, because it has as many tokens as the model"),)
     config = Config(**settings)  # type: ignore[arg-type]
     empty = foreign.weights_out(config, foreign.parameters_of(config, vocab_size), vocab_size)
-    tensors = _tensors(folder, {name: tuple(tensor.shape) for name, tensor in empty.items()}, told)
+    tensors = _tensors(folder, {name: tuple(tensor.shape) for name, tensor in empty.items()}, on_stage)
     weights = foreign.weights_in(config, tensors)
     return ForeignModel(folder, "Hugging Face", settings, vocab_size, weights, tokenizer, notes=notes)
 
 
-def _tensors(folder: Path, wanted: Mapping[str, Shape], told: OnStage) -> dict[str, Tensor]:
+def _tensors(folder: Path, wanted: Mapping[str, Shape], on_stage: OnStage) -> dict[str, Tensor]:
     """The tensors that the shape needs, as float32; every one that lacks or does not fit is reported at once."""
     where_is: dict[Path, dict[str, str]] = {}  # of each file: the names there, and those wanted
     found: dict[str, tuple[str, Shape]] = {}
@@ -102,17 +104,17 @@ def _tensors(folder: Path, wanted: Mapping[str, Shape], told: OnStage) -> dict[s
     for path, names in where_is.items():
         with _opened(path) as file:
             tensors |= {full: file.get_tensor(name).float() for name, full in names.items()}
-        told("read", sum(tensor.nbytes for tensor in tensors.values()), total)
+        on_stage("read", sum(tensor.nbytes for tensor in tensors.values()), total)
     return tensors
 
 
 def _files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
-    index = read_json(folder / INDEX).get("weight_map")
+    index = read_json(folder / _INDEX).get("weight_map")
     names = {str(name) for name in index.values()} if isinstance(index, Mapping) else set()
     if not names or len(names) > MOST_FILES or any(Path(name).name != name or name.startswith(".") for name in names):
-        what = msg("{file:code} does not list files in this folder", str(folder / INDEX))
+        what = msg("{file:code} does not list files in this folder", str(folder / _INDEX))
         raise fault(what, fix=msg("get the file again from its source"))
     return [folder / name for name in sorted(names)]
 
@@ -143,7 +145,7 @@ def read_json(path: Path) -> JsonObject:
 
 @contextmanager
 def _read_from(path: Path) -> Iterator[None]:
-    """Whatever goes wrong in the block is told as a fault of the file."""
+    """Whatever goes wrong in the block is reported as a fault of the file."""
     try:
         if not path.is_file():
             raise ValueError("it is not a file")
@@ -176,16 +178,16 @@ def write_hugging_face(
 
 def tokenizer_files(tokenizer: Tokenizer, block_size: int) -> dict[str, JsonObject]:
     """File names and contents (JSON) from which AutoTokenizer makes the same tokenizer."""
-    about = FORMATS[TOKENIZER_CONFIG] | {"model_max_length": block_size}
+    about = FOREIGN_FORMATS[TOKENIZER_CONFIG] | {"model_max_length": block_size}
     if isinstance(tokenizer, CharTokenizer):
-        return {TOKENIZER: FORMATS[TOKENIZER] | _characters(tokenizer), TOKENIZER_CONFIG: about}
+        return {TOKENIZER: FOREIGN_FORMATS[TOKENIZER] | _characters(tokenizer), TOKENIZER_CONFIG: about}
     assert isinstance(tokenizer, BytePairTokenizer)
     about |= {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-    return {TOKENIZER: FORMATS[TOKENIZER] | _byte_pairs(tokenizer), TOKENIZER_CONFIG: about}
+    return {TOKENIZER: FOREIGN_FORMATS[TOKENIZER] | _byte_pairs(tokenizer), TOKENIZER_CONFIG: about}
 
 
 def _split(regex: str) -> JsonObject:
-    return FORMATS["split"] | {"pattern": {"Regex": regex}}
+    return FOREIGN_FORMATS["split"] | {"pattern": {"Regex": regex}}
 
 
 def _characters(tokenizer: CharTokenizer) -> JsonObject:
@@ -198,16 +200,16 @@ def _characters(tokenizer: CharTokenizer) -> JsonObject:
 
 
 def _byte_pairs(tokenizer: BytePairTokenizer) -> JsonObject:
-    split = by_bytes = FORMATS["byte_level"]  # whose own split is GPT-2's
+    split = by_bytes = FOREIGN_FORMATS["byte_level"]  # whose own split is GPT-2's
     if tokenizer.pattern != GPT2_PATTERN:
         split = {"type": "Sequence", "pretokenizers": [_split(tokenizer.pattern), by_bytes | {"use_regex": False}]}
     vocab = {word: token for token, word in enumerate([*spelled(tokenizer), END_OF_TEXT])}
     merges = [merge.split(" ") for merge in merges_of(tokenizer)]
     return {
-        "added_tokens": [FORMATS["added_token"] | {"id": tokenizer.end_of_document, "content": END_OF_TEXT}],
+        "added_tokens": [FOREIGN_FORMATS["added_token"] | {"id": tokenizer.end_of_document, "content": END_OF_TEXT}],
         "pre_tokenizer": split,
         "decoder": by_bytes,
-        "model": FORMATS["bpe"] | {"vocab": vocab, "merges": merges},
+        "model": FOREIGN_FORMATS["bpe"] | {"vocab": vocab, "merges": merges},
     }
 
 

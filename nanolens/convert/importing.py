@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from nanolens.config.fields import Config, as_text, settings
 from nanolens.config.load import load
-from nanolens.convert.foreign import ForeignModel, Moments, OnStage, fit, untold
+from nanolens.convert.foreign import ForeignModel, Moments, OnStage, fit, no_progress
 from nanolens.convert.hf_folder import hugging_face_folder, read_hugging_face
 from nanolens.convert.nanogpt import CHECKPOINT, nanogpt_file, read_nanogpt
 from nanolens.data.store import Dataset, open_dataset, open_folder
@@ -26,7 +26,7 @@ from nanolens.files import require_free_space
 from nanolens.message import Message, msg
 from nanolens.model import build
 from nanolens.record import checkpoint_folder, is_run
-from nanolens.record.events import Chosen, RunEnded, RunStarted
+from nanolens.record.events import RunEnded, RunStarted, choice
 from nanolens.record.store import free_folder, source_name
 from nanolens.record.write import Recorder, bare_evaluation, write_run_file
 from nanolens.training.checkpoint import Snapshot, fill, save, tensors_of
@@ -34,13 +34,13 @@ from nanolens.training.optimizers import build_optimizer
 from nanolens.training.setup import data_facts, sizes_of, tokenizer_writer, versions
 from nanolens.training.state import Counters, numpy_state, written
 
-# nanoGPT's rate for fine-tuning: that of a start from nothing would undo the weights. How many updates is for whoever
-# goes on to say.
+# nanoGPT's learning rate for fine-tuning: that of a start from nothing would undo the weights. The number of
+# updates is left to the user.
 FINE_TUNING = {"learning_rate": 3e-5, "decay_lr": False, "max_iters": 0}
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     run: Path
     kind: str
     step: int
@@ -54,22 +54,22 @@ def import_model(
     out: str | None = None,
     overrides: Sequence[tuple[str, str]] = (),
     tokenizer: str | None = None,
-    told: OnStage = untold,
-) -> Imported:
+    on_stage: OnStage = no_progress,
+) -> ImportResult:
     """Makes a run of a model that another program wrote, in the folder `out` or a new one below `runs/`."""
-    model = foreign_ready(source, tokenizer, dict(overrides).get("dataset"), told)
+    model = foreign_ready(source, tokenizer, dict(overrides).get("dataset"), on_stage)
     folder = _place(source, out)
     config, came_from = _config(model, overrides, source)
-    _write_run(folder, model, config, came_from, told)
+    _write_run(folder, model, config, came_from, on_stage)
     parameters = sum(tensor.numel() for tensor in model.weights.values())
-    return Imported(folder, model.kind, model.step, parameters, model.moments is not None, model.notes)
+    return ImportResult(folder, model.kind, model.step, parameters, model.moments is not None, model.notes)
 
 
 def foreign_ready(
-    source: str, tokenizer: str | None = None, dataset: str | None = None, told: OnStage = untold
+    source: str, tokenizer: str | None = None, dataset: str | None = None, on_stage: OnStage = no_progress
 ) -> ForeignModel:
     """The model that `source` holds, with a tokenizer; refused where it lacks one or is none."""
-    model = read_foreign_model(source, tokenizer, dataset, told)
+    model = read_foreign_model(source, tokenizer, dataset, on_stage)
     if model is None:
         fix = msg(
             "give a folder in Hugging Face format, nanoGPT's {file:code} or its folder, or a name on the hub",
@@ -91,14 +91,14 @@ def foreign_ready(
 
 
 def read_foreign_model(
-    source: str, tokenizer: str | None = None, dataset: str | None = None, told: OnStage = untold
+    source: str, tokenizer: str | None = None, dataset: str | None = None, on_stage: OnStage = no_progress
 ) -> ForeignModel | None:
-    """What `source` holds, whoever wrote it; None where it is no model."""
+    """What `source` holds; None where it is no model."""
     known = None if tokenizer is None else _named_tokenizer(tokenizer)
     if (checkpoint := nanogpt_file(Path(source))) is not None:
         return read_nanogpt(checkpoint, known, None if dataset is None else open_dataset(dataset).folder)
     if (folder := hugging_face_folder(source)) is not None:
-        return read_hugging_face(folder, known, told)
+        return read_hugging_face(folder, known, on_stage)
     return None
 
 
@@ -139,7 +139,7 @@ def _config(model: ForeignModel, overrides: Sequence[tuple[str, str]], source: s
     return dataclasses.replace(loaded.config, init_from=source), came_from
 
 
-def _write_run(folder: Path, model: ForeignModel, config: Config, came_from: dict[str, str], told: OnStage) -> None:
+def _write_run(folder: Path, model: ForeignModel, config: Config, came_from: dict[str, str], on_stage: OnStage) -> None:
     """`run.json` comes last: a folder without it is no run, whatever happens on the way."""
     where = msg("{source:code}", str(model.source))
     config, weights = fit(model, config, where)
@@ -168,12 +168,12 @@ def _write_run(folder: Path, model: ForeignModel, config: Config, came_from: dic
     sizes = sizes_of(module, config, rows)
     needed = 4 * sizes["parameters_total"] * (3 if model.moments else 1)
     require_free_space(folder, needed, "importing this")
-    told("write", 0, needed)
+    on_stage("write", 0, needed)
     was_there = folder.exists()
     try:
         snapshot = Snapshot(tensors_of(module), resuming, state)
         save(checkpoint_folder(folder, model.step), snapshot, tokenizer_writer(model.tokenizer))
-        told("write", needed, needed)
+        on_stage("write", needed, needed)
         _write_events(folder, model, config)
         facts = {
             "config": state["config"],
@@ -240,7 +240,7 @@ def _data_facts(model: ForeignModel, dataset: Dataset | None) -> dict[str, objec
 def _write_events(folder: Path, model: ForeignModel, config: Config) -> None:
     recorder = Recorder(folder)
     recorder(RunStarted(step=model.step))
-    recorder(Chosen(what="imported from", value=str(model.source), because=f"a model of {model.kind}'s"))
+    recorder(choice("imported from", str(model.source), msg("it is a model in the format of {program}", model.kind)))
     if model.val_loss is not None:
         tokens = config.eval_iters * config.batch_size * config.block_size
         recorder(bare_evaluation(model.step, "val", model.val_loss, tokens=tokens, is_best=True))

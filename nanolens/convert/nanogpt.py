@@ -26,7 +26,16 @@ from nanolens import files
 from nanolens.config.fields import Config
 from nanolens.config.fields import settings as our_settings
 from nanolens.convert import foreign
-from nanolens.convert.foreign import FORMATS, ForeignModel, Moments, Settings, Shape, Weights, to_ours, to_theirs
+from nanolens.convert.foreign import (
+    FOREIGN_FORMATS,
+    ForeignModel,
+    Moments,
+    Settings,
+    Shape,
+    Weights,
+    to_ours,
+    to_theirs,
+)
 from nanolens.data.store import open_folder, tokenizer_from_meta
 from nanolens.data.token_files import META, MOST_PICKLE_BYTES, UnsafePickle, require_plain_pickle, tokens_file
 from nanolens.data.tokenizers import GPT2Tokenizer, Tokenizer, may_be_gpt2
@@ -293,7 +302,7 @@ def write_nanogpt(
     model = {to_theirs(name): tensor for name, tensor in weights.items() if name != "head.weight"}
     model["lm_head.weight"] = model["transformer.wte.weight"]
     shape = {key: getattr(config, key) for key in ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout")}
-    shared = {**FORMATS["adamw"], "lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
+    shared = {**FOREIGN_FORMATS["adamw"], "lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
     groups = [
         {**shared, "weight_decay": decay, "params": group["params"]}
         for decay, group in zip((config.weight_decay, 0.0), optimizer["param_groups"], strict=True)
@@ -316,7 +325,7 @@ def _config(config: Config) -> dict[str, object]:
     fallback = {"device": "cuda", "dtype": "float16", "compile": True, "lr_decay_iters": config.max_iters}
     known = {
         key: ours[key] if ours[key] not in (None, "auto") else fallback.get(key, ours[key])
-        for key in FORMATS["nanogpt_settings"]
+        for key in FOREIGN_FORMATS["nanogpt_settings"]
     }
     return {**known, "dataset": _dataset_name(config), "out_dir": "out", "init_from": "scratch", "wandb_log": False}
 

@@ -1,7 +1,7 @@
 """Which tokens make up a batch, in a shuffle that is never written down.
 
-`Shuffled` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken since the run
-began: resuming, rolling back, branching, and changing the micro-batch or the number of ranks are only another cursor.
+`ShuffledWindows` is a pure function of the tokens, the seed and the sample cursor, the number of windows taken so far:
+resuming, rolling back, branching, and changing the micro-batch or the number of ranks are only another cursor.
 nanoGPT's order, which is drawn from torch's generator, is in training/feed.py. Evaluations use windows that are fixed
 once or the whole split: two of them can be compared batch by batch whenever their fingerprints are equal."""
 
@@ -61,8 +61,11 @@ Words = TypeVar("Words", int, np.ndarray)  # of 64 bits; an array wraps around b
 
 
 def _scramble(words: Words) -> Words:
-    """The finishing steps of splitmix64 (Steele, Lea, Flood 2014)."""
-    words = (words + 0x9E3779B97F4A7C15) & MASK
+    return splitmix64((words + 0x9E3779B97F4A7C15) & MASK)
+
+
+def splitmix64(words: Words) -> Words:
+    """Its finishing steps (Steele, Lea, Flood 2014)."""
     words = ((words ^ (words >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     words = ((words ^ (words >> 27)) * 0x94D049BB133111EB) & MASK
     return words ^ (words >> 31)
@@ -74,7 +77,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 ORDER, OFFSET, EVALUATION = 1, 2, 3  # what a random number is for, so that no two uses share one
 
 
-class Shuffled:
+class ShuffledWindows:
     """Windows of block_size targets, each once per epoch, in an order that is computed and never stored.
 
     The tokens are read as a ring: of N tokens, N - 1 are targets, an epoch has (N - 1) // block_size windows that begin

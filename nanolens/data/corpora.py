@@ -66,13 +66,13 @@ class NamedCorpus(msgspec.Struct, frozen=True):
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("corpora.toml").read_text("utf-8"))
-CORPORA = {name: msgspec.convert({"name": name, **about}, NamedCorpus) for name, about in _TABLE.items()}
+NAMED_CORPORA = {name: msgspec.convert({"name": name, **about}, NamedCorpus) for name, about in _TABLE.items()}
 
 
 def find_corpus(name: str) -> NamedCorpus | None:
     """By its name, with dashes and underscores alike."""
     plain = name.replace("-", "_").lower()
-    return next((corpus for known, corpus in CORPORA.items() if known.replace("-", "_") == plain), None)
+    return next((corpus for known, corpus in NAMED_CORPORA.items() if known.replace("-", "_") == plain), None)
 
 
 def fetch(corpus: NamedCorpus, fetched: Fetched | None = None, shards: int | None = None) -> list[Path]:
@@ -147,7 +147,7 @@ PASSED_OVER = frozenset(
     distutils encodings lib-dynload __phello__ msilib""".split()
 )
 FEWEST_BYTES = 1_000_000
-SHORTEST = 200  # a document of less is a name and half a sentence
+_SHORTEST = 200  # a document of less is a name and half a sentence
 
 
 def pydocs_as_jsonl() -> bytes:
@@ -156,7 +156,7 @@ def pydocs_as_jsonl() -> bytes:
     seen: set[str] = set()
     lines = []
     for name, text in (*((f"topic {name}", text) for name, text in sorted(topics.items())), *_modules()):
-        if len(kept := _new_paragraphs(text, seen)) >= SHORTEST:
+        if len(kept := _new_paragraphs(text, seen)) >= _SHORTEST:
             lines.append(json.dumps({"name": name, "text": kept}))
     if sum(map(len, lines)) < FEWEST_BYTES:
         what = msg("this Python has no library sources, which the built-in corpus is made from")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nanolens.data.corpora import CORPORA, BuiltIn, NamedCorpus, fetch, find_corpus, version_of
+from nanolens.data.corpora import NAMED_CORPORA, BuiltIn, NamedCorpus, fetch, find_corpus, version_of
 from nanolens.data.prepare import prepare
 from nanolens.data.prepare.facts import count_tokens, entropy_nats, pair_facts, sample_windows
 from nanolens.data.prepare.pipeline import OnProgress, PrepareProgress
@@ -20,6 +20,7 @@ from nanolens.data.token_files import (
     INDEX,
     META,
     Sidecar,
+    choice_made,
     combined,
     documents_file,
     fingerprint_of_tokens,
@@ -46,7 +47,7 @@ class Dataset:
     vocab_size: int
     tokenizer: Tokenizer | None  # None where the folder does not say what its numbers mean
     facts: Mapping[str, Any]
-    chosen: tuple[Mapping[str, Any], ...] = ()  # what was decided without being asked: {"what", "value", "because"}
+    chosen: tuple[Mapping[str, Any], ...] = ()  # what was decided without being asked: `choice_made`
     about: Sidecar = field(default_factory=dict)  # empty for a folder that is not ours
 
     @cached_property
@@ -179,18 +180,18 @@ def _nanogpts(folder: Path) -> Dataset:
     tokenizer: Tokenizer | None = GPT2Tokenizer()
     if (folder / META).is_file():
         vocab_size, tokenizer = _from_meta(folder / META)
-        because = "meta.pkl says so"
+        because = msg("{file:code} says so", META)
     elif largest < GPT2Tokenizer().vocab_size:
         vocab_size = GPT2Tokenizer().vocab_size
-        because = "there is no meta.pkl, for which nanoGPT takes GPT-2's tokens"
+        because = msg("there is no {file:code}, so these are GPT-2's tokens, as nanoGPT takes them", META)
     else:
         vocab_size, tokenizer = largest + 1, None
-        because = f"there is no meta.pkl, and ids go up to {largest}"
+        because = msg("there is no {file:code}, and ids go up to {largest:count}", META, largest)
     if largest >= vocab_size:
         last = vocab_size - 1
         what = msg("the tokens contain the id {largest:count}, and the vocabulary ends at {last:count}", largest, last)
         raise fault(what, where=str(folder), fix=msg("the files do not match; prepare the data again"))
-    chosen = ({"what": "tokenizer", "value": tokenizer.kind if tokenizer else "unknown", "because": because},)
+    chosen = (choice_made("tokenizer", tokenizer.kind if tokenizer else "unknown", because),)
     facts = _measured(train, val, vocab_size, tokenizer)
     return Dataset(folder.name, folder, train, val, vocab_size, tokenizer, facts, chosen)
 
@@ -254,8 +255,8 @@ def _not_found(name: str) -> Exception:
         fix = msg("run {command:code} first", f"nanolens prepare {name}")
         return fault(msg("{name:code} is text that is not prepared yet", name), fix=fix)
     here = [path.parent.name for path in Path(DATA).glob("*/train.bin")]
-    known, command = [*here, *CORPORA], "nanolens prepare FILE"
+    known, command = [*here, *NAMED_CORPORA], "nanolens prepare FILE"
     fix = msg("use one of {known:code}, or prepare your own text with {command:code}", known, command)
-    if near := difflib.get_close_matches(name, [*CORPORA, *here], n=1):
+    if near := difflib.get_close_matches(name, [*NAMED_CORPORA, *here], n=1):
         fix = msg("did you mean {near:code}?", near[0])
     return fault(msg("there is no dataset named {name:code}", name), fix=fix)

@@ -23,7 +23,7 @@ import numpy as np
 
 from nanolens.errors import fault
 from nanolens.files import read_json
-from nanolens.message import msg
+from nanolens.message import Message, msg
 
 Split = Literal["train", "val"]
 Sidecar = dict[str, Any]  # dataset.json; `prepare` writes it and lists its keys
@@ -33,6 +33,12 @@ SIDECAR = "dataset.json"
 SOURCES = "sources.json"
 META = "meta.pkl"
 INDEX = np.dtype([("end", "<u8"), ("hash", "<u8")])
+
+
+def choice_made(what: str, value: object, because: Message) -> dict[str, object]:
+    """What was decided without being asked, as the sidecar has it; `words` is the reason to be translated."""
+    words = {"msgid": because.msgid, "args": dict(because.args)}
+    return {"what": what, "value": value, "because": str(because), "words": words}
 
 
 def tokens_file(folder: Path, split: Split | str) -> Path:
@@ -65,19 +71,19 @@ def read_sidecar(folder: Path) -> Sidecar | None:
 
 
 # Up to this many tokens each one counts; beyond, evenly spaced blocks do, so that 10 B tokens take no time either
-WHOLE = 1 << 22
-BLOCK, HASHED_BLOCKS = 1 << 14, 256
+_HASHED_WHOLE = 1 << 22
+_HASH_BLOCK, _HASHED_BLOCKS = 1 << 14, 256
 
 
 def fingerprint_of_tokens(tokens: np.ndarray | TokensOnDisk) -> str:
     """Of a split. A flipped bit in a large file is found by the folder's manifest, not by this."""
     digest = hashlib.sha256(f"tokens {len(tokens)}".encode())
-    if len(tokens) <= WHOLE:
-        starts = np.arange(0, len(tokens), BLOCK)
+    if len(tokens) <= _HASHED_WHOLE:
+        starts = np.arange(0, len(tokens), _HASH_BLOCK)
     else:
-        starts = np.linspace(0, len(tokens) - BLOCK, HASHED_BLOCKS).astype(np.int64)
+        starts = np.linspace(0, len(tokens) - _HASH_BLOCK, _HASHED_BLOCKS).astype(np.int64)
     for start in starts:
-        digest.update(tokens[start : start + BLOCK].astype("<u4").tobytes())
+        digest.update(tokens[start : start + _HASH_BLOCK].astype("<u4").tobytes())
     return digest.hexdigest()[:16]
 
 

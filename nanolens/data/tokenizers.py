@@ -80,7 +80,7 @@ def bytes_by_letter() -> dict[str, int]:
 
 
 TOKENIZER_FILE = "tokenizer.nanolens.json"  # not tokenizer.json: that name belongs to another format
-KINDS = ("char", "gpt2", "bpe")
+TOKENIZER_KINDS = ("char", "gpt2", "bpe")
 
 
 class Tokenizer(ABC):

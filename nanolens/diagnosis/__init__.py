@@ -29,7 +29,7 @@ FAULTS = frozenset(name for name, code in CODES.items() if code.severity != "rem
 
 # Trainers that hold their learning rate and decay it at the end.
 STABLE_THEN_DECAY = ("nanochat", "autoresearch", "modded-nanogpt")
-FACTS = (
+SHOWN_FACTS = (
     *("vocab_size", "dataset_tokens", "parameters", "flops_per_token", "tokens_per_update"),
     *("step_time", "peak", "true_mfu", "eval_noise"),
 )
@@ -228,5 +228,5 @@ def facts_of(case: Case) -> dict[str, Figure]:
         "epochs": (case.epochs_at(step), msg("tokens seen / tokens in the training split")),
         "learning_rate_now": (case.lr_at(step), msg("as recorded, or from the schedule's formula")),
     }
-    figures = {name: figure for name in FACTS if (figure := getattr(case, name)) is not None}
+    figures = {name: figure for name in SHOWN_FACTS if (figure := getattr(case, name)) is not None}
     return figures | {name: inferred(value, how) for name, (value, how) in at_the_end.items() if value is not None}

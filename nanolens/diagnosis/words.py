@@ -13,18 +13,20 @@ from nanolens.facts.finding import Finding, NotChecked
 from nanolens.facts.reading import what_was_read
 from nanolens.message import msg
 from nanolens.show.answer import Answer, Scalar, typed
-from nanolens.show.document import GAP, Block, Part, Role, bullet
-from nanolens.show.findings import SURENESS, ReadingData, change_parts, values_of
+from nanolens.show.document import GAP, Part, Role, TextBlock, bullet
+from nanolens.show.findings import SURENESS_WORDS, ReadingData, change_parts, values_of
 from nanolens.show.words import say
 
 
 def answer_of(diagnosis: Diagnosis, more: Iterable[Part] = ()) -> Answer[Diagnosis]:
     """`more` stands below the findings in words, and not in the JSON."""
-    return Answer(diagnosis, lambda: [*diagnosis_parts(diagnosis), *more], lambda lang: diagnosis_data(diagnosis, lang))
+    return Answer(
+        diagnosis, lambda _: [*diagnosis_parts(diagnosis), *more], lambda lang: diagnosis_data(diagnosis, lang)
+    )
 
 
 def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
-    parts: list[Part] = [] if diagnosis.reading is None else [Block(diagnosis.reading.sentence, "note"), GAP]
+    parts: list[Part] = [] if diagnosis.reading is None else [TextBlock(diagnosis.reading.sentence, "note"), GAP]
     for number, finding in enumerate(diagnosis.findings, 1):
         parts += [*finding_parts(finding, number), GAP]
     if not diagnosis.findings:
@@ -32,22 +34,22 @@ def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
     return [*parts, *_not_checked(diagnosis.not_checked)]
 
 
-def _nothing(diagnosis: Diagnosis) -> Block:
+def _nothing(diagnosis: Diagnosis) -> TextBlock:
     """Never a clean bill for what was not read."""
     if diagnosis.reading is not None and not diagnosis.reading.updates and not diagnosis.reading.evaluations:
-        return Block(msg("No loss was read: how the training goes was not judged."), "head")
-    return Block(msg("Nothing stands out."), "good")
+        return TextBlock(msg("No loss was read: how the training goes was not judged."), "head")
+    return TextBlock(msg("Nothing stands out."), "good")
 
 
 def finding_parts(finding: Finding, number: int) -> Iterator[Part]:
-    claim = msg("{sureness}: {claim} ({code:code})", SURENESS[finding.sureness], finding.claim, finding.code)
-    yield Block(claim, _role(finding), mark=f"{number}. ")
+    claim = msg("{sureness}: {claim} ({code:code})", SURENESS_WORDS[finding.sureness], finding.claim, finding.code)
+    yield TextBlock(claim, _role(finding), mark=f"{number}. ")
     for item in finding.evidence:
         yield bullet(values_of(item), indent=3)
-        yield Block(msg("{where}; {how}", item.where, item.how), "note", indent=5)
+        yield TextBlock(msg("{where}; {how}", item.where, item.how), "note", indent=5)
     if finding.change is not None:
         yield from change_parts(finding.change)
-    yield Block(msg("This is wrong if {what}", finding.wrong_if), "note", indent=3)
+    yield TextBlock(msg("This is wrong if {what}", finding.wrong_if), "note", indent=3)
 
 
 def _role(finding: Finding) -> Role:
@@ -67,7 +69,7 @@ def _not_checked(unchecked: Iterable[NotChecked]) -> list[Part]:
     reasons = [
         msg("{codes:code}: {reason}", [item.code for item in items], items[0].because) for items in by_reason.values()
     ]
-    return [Block(msg("Not checked"), "head"), *(bullet(reason, "note") for reason in reasons)]
+    return [TextBlock(msg("Not checked"), "head"), *(bullet(reason, "note") for reason in reasons)]
 
 
 # --- as JSON

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from nanolens.explanation.lines import Context, evaluation_remarks, update_remarks
+from nanolens.explanation.lines import LineContext, evaluation_remarks, update_remarks
 from nanolens.explanation.pick import Explanation, Passage, PickedRow, arrived, picked, remarks
 from nanolens.explanation.sections import about, lacking, story
 from nanolens.facts.case import Case
@@ -16,7 +16,7 @@ __all__ = ["explain", "explain_arrived"]
 
 def explain(case: Case, quote: Callable[[int], str] = lambda line: "", codes: Collection[str] = ()) -> Explanation:
     """`quote` gives a line of the source by its number; `codes` are the diagnosis' certain and likely findings."""
-    context = Context(case)
+    context = LineContext(case)
     rows = picked(case.run, context.is_slow, context.is_broken)
     shown, total, left_out = len(rows), len(case.steps) + len(case.evals), None
     if total > shown:
@@ -35,11 +35,11 @@ def explain_arrived(
     case: Case, after_line: int, mentions: set[str], quote: Callable[[int], str]
 ) -> tuple[Passage, ...]:
     """The telling ones among the rows below `after_line`, while the source is still growing."""
-    context = Context(case, mentions)
+    context = LineContext(case, mentions)
     return _passages(context, arrived(case.run, context.is_slow, context.is_broken, after_line), quote)
 
 
-def _passages(context: Context, rows: Sequence[PickedRow], quote: Callable[[int], str]) -> tuple[Passage, ...]:
+def _passages(context: LineContext, rows: Sequence[PickedRow], quote: Callable[[int], str]) -> tuple[Passage, ...]:
     passages = []
     for kind, i in rows:
         columns = context.case.evals if kind == "evaluation" else context.case.steps

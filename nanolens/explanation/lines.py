@@ -17,7 +17,7 @@ NEAR_STEPS = 20  # updates' lines on either side that an evaluation's train loss
 START_SLACK = 0.25  # nats that a fresh model may stand above ln V: GPT-2's initialisation gives up to 0.2
 
 
-class Context:
+class LineContext:
     """What the remarks on all rows share: computed once, since a run may have a million rows."""
 
     def __init__(self, case: Case, mentions: set[str] | None = None):
@@ -38,7 +38,7 @@ class Context:
 # --- one update
 
 
-def update_remarks(context: Context, i: int) -> Iterator[Said]:
+def update_remarks(context: LineContext, i: int) -> Iterator[Said]:
     case, in_full = context.case, context.is_new("update")
     step, is_last = int(case.steps.step[i]), i == len(case.steps) - 1
     if in_full and case.run.conventions.updates_before_printed == 1:
@@ -59,7 +59,7 @@ def update_remarks(context: Context, i: int) -> Iterator[Said]:
     yield from _mfu(context, i)
 
 
-def _loss(context: Context, i: int, in_full: bool) -> Iterator[Said]:
+def _loss(context: LineContext, i: int, in_full: bool) -> Iterator[Said]:
     case = context.case
     loss = float(case.steps.loss[i])
     if math.isnan(loss) and not context.is_broken[i]:
@@ -118,7 +118,7 @@ def micro_batches(case: Case) -> int | None:
     return round(count) if count >= 0.5 and abs(count - round(count)) < 0.02 * count else None
 
 
-def _landmarks(context: Context) -> Message | None:
+def _landmarks(context: LineContext) -> Message | None:
     case = context.case
     if case.is_vocab_guessed and len(case.evals) and case.evals.step[0] == 0:
         return None  # said there
@@ -160,7 +160,7 @@ def _against_the_one_before(case: Case, i: int, loss: float) -> Message:
     return msg("loss {loss:nats}: {size:nats} {direction} the line before.", **values)
 
 
-def _gradient(context: Context, i: int) -> Iterator[Said]:
+def _gradient(context: LineContext, i: int) -> Iterator[Said]:
     norm, clip = float(context.case.steps.grad_norm[i]), context.case.number("grad_clip")
     if math.isnan(norm) or not context.is_new("gradient"):
         return
@@ -176,7 +176,7 @@ def _gradient(context: Context, i: int) -> Iterator[Said]:
         yield "gradient_norm", words
 
 
-def _time(context: Context, i: int) -> Iterator[Said]:
+def _time(context: LineContext, i: int) -> Iterator[Said]:
     case = context.case
     took, ordinary = float(case.steps.took_s[i]), case.step_time
     if not math.isfinite(took):
@@ -195,7 +195,7 @@ def _time(context: Context, i: int) -> Iterator[Said]:
         yield "tokens_per_s", sentences.speed_words(case, took)
 
 
-def _why_slow(context: Context, i: int, extra: float) -> Message:
+def _why_slow(context: LineContext, i: int, extra: float) -> Message:
     lines, holds_eval, is_first = context.case.steps.line, context.holds_eval[i], context.is_first[i]
     rows = [lines[i - 1] if i > 0 else 0, lines[i]]
     saved = np.diff(np.searchsorted(context.checkpoint_lines, rows, side="right"))[0] > 0  # between the two
@@ -241,7 +241,7 @@ def _eval_batches(case: Case, took: float, ordinary: float) -> Message | None:
     )
 
 
-def _mfu(context: Context, i: int) -> Iterator[Said]:
+def _mfu(context: LineContext, i: int) -> Iterator[Said]:
     case = context.case
     printed, took = float(case.steps.mfu_frac[i]), float(case.steps.took_s[i])
     if int(case.steps.line[i]) in context.placeholder_lines:
@@ -255,7 +255,7 @@ def _mfu(context: Context, i: int) -> Iterator[Said]:
         yield "mfu", sentences.achieved_words(case, took)
 
 
-def _sag(context: Context, i: int, printed: float, took: float) -> Message | None:
+def _sag(context: LineContext, i: int, printed: float, took: float) -> Message | None:
     """A moving average that swallowed one slow line."""
     case = context.case
     before = float(case.steps.mfu_frac[i - 1])
@@ -278,7 +278,7 @@ def _sag(context: Context, i: int, printed: float, took: float) -> Message | Non
 # --- one evaluation
 
 
-def evaluation_remarks(context: Context, i: int) -> Iterator[Said]:
+def evaluation_remarks(context: LineContext, i: int) -> Iterator[Said]:
     case = context.case
     step, train, val = int(case.evals.step[i]), float(case.evals.train[i]), float(case.evals.val[i])
     loss = val if math.isfinite(val) else train
@@ -404,7 +404,7 @@ def _among_the_others(case: Case, i: int, val: float) -> Message | None:
     )
 
 
-def _saved(context: Context, i: int, val: float) -> Message | None:
+def _saved(context: LineContext, i: int, val: float) -> Message | None:
     """nanoGPT says so when it saves; where it did not, the file on disk is of an earlier, better evaluation."""
     case, vals = context.case, context.case.evals.val
     if _is_saved_after(context, i):
@@ -422,7 +422,7 @@ def _saved(context: Context, i: int, val: float) -> Message | None:
     )
 
 
-def _is_saved_after(context: Context, i: int) -> bool:
+def _is_saved_after(context: LineContext, i: int) -> bool:
     """A checkpoint line between this evaluation and the next row."""
     case, line = context.case, int(context.case.evals.line[i])
     following = [int(lines[lines > line].min()) for lines in (case.steps.line, case.evals.line) if (lines > line).any()]

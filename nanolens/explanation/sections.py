@@ -18,20 +18,12 @@ from nanolens.facts.finding import Finding
 from nanolens.facts.laws import FRESH_EPOCHS
 from nanolens.facts.reading import what_was_read
 from nanolens.message import Message, msg
+from nanolens.record.events import PART_NAMES
 
 CLAIM_SLACK = 0.15  # "124M" for 123.6M is no mismatch
 MUCH_EVALUATION = 0.15  # of the time: more than this is worth a change
 NEARLY_DONE = 0.02  # of the learning rate's way down: what is left of it brings nothing to speak of
 CHECKPOINT_BYTES = 12  # a parameter: float32 weights and Adam's two averages
-PART_NAMES: dict[str, Message] = {
-    "compile": msg("compilation"),
-    "data": msg("waiting for data"),
-    "train": msg("training"),
-    "eval": msg("evaluation"),
-    "checkpoint": msg("checkpoints"),
-    "sample": msg("sample texts"),
-    "other": msg("other"),
-}
 
 
 def _sections(**parts: tuple[Message, Iterable[Said]]) -> tuple[Section, ...]:

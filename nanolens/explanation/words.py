@@ -11,31 +11,31 @@ from nanolens.explanation.glossary import Term
 from nanolens.explanation.pick import Explanation, Passage, Section
 from nanolens.message import Message, msg
 from nanolens.show.answer import Answer, JsonObject, plain, typed
-from nanolens.show.document import GAP, Block, Part, bullet
+from nanolens.show.document import GAP, Part, TextBlock, bullet
 from nanolens.show.findings import ReadingData
 from nanolens.show.words import say
 
 
 def answer_of(found: Explanation) -> Answer[Explanation]:
-    return Answer(found, lambda: list(explanation_parts(found)), lambda lang: explanation_data(found, lang))
+    return Answer(found, lambda lang: list(explanation_parts(found)), lambda lang: explanation_data(found, lang))
 
 
 def term_answer(term: Term) -> Answer[Term]:
-    return Answer(term, lambda: list(_term_parts(term)), lambda lang: _term_data(term, lang))
+    return Answer(term, lambda lang: list(_term_parts(term)), lambda lang: _term_data(term, lang))
 
 
 def explanation_parts(explained: Explanation) -> Iterator[Part]:
     if explained.about is not None and explained.about.remarks:
         yield from section_parts(explained.about)
     if explained.lines:
-        yield from (GAP, Block(msg("Line by line"), "head"))
+        yield from (GAP, TextBlock(msg("Line by line"), "head"))
     yield from passage_parts(explained.lines)
     if explained.left_out is not None:
-        yield from (GAP, Block(explained.left_out, "note"))
+        yield from (GAP, TextBlock(explained.left_out, "note"))
     for section in explained.story:
         yield from (GAP, *section_parts(section))
     if explained.lacking:
-        yield from (GAP, Block(msg("To say more, nanolens needs"), "head"))
+        yield from (GAP, TextBlock(msg("To say more, nanolens needs"), "head"))
         yield from (bullet(message, "note") for message in explained.lacking)
 
 
@@ -46,23 +46,23 @@ def passage_parts(passages: Iterable[Passage]) -> Iterator[Part]:
         quote = rows[0].quote.strip()
         yield GAP
         if quote:
-            yield Block(quote, "quote")
+            yield TextBlock(quote, "quote")
         for passage in rows:
             if not quote or len(rows) > 1:
-                yield Block(passage.title, "quote")
+                yield TextBlock(passage.title, "quote")
             yield from (bullet(remark.words) for remark in passage.remarks)
 
 
 def section_parts(section: Section) -> list[Part]:
-    return [Block(section.title, "head"), *(bullet(remark.words) for remark in section.remarks)]
+    return [TextBlock(section.title, "head"), *(bullet(remark.words) for remark in section.remarks)]
 
 
 def _term_parts(term: Term) -> Iterator[Part]:
-    yield Block(term.title, "title")
-    yield from (Block(message, indent=2) for message in term.meaning)
+    yield TextBlock(term.title, "title")
+    yield from (TextBlock(message, indent=2) for message in term.meaning)
     yield from (bullet(message, "good") for message in term.here)
     if term.see:
-        yield Block(msg("See also: {terms:code}", term.see), "note", indent=2)
+        yield TextBlock(msg("See also: {terms:code}", term.see), "note", indent=2)
 
 
 # --- as JSON

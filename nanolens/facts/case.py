@@ -204,7 +204,7 @@ class Case:
 
     @property
     def is_vocab_guessed(self) -> bool:
-        """Whether the vocabulary was told from the first loss alone: no ground to judge losses by."""
+        """Whether the vocabulary was inferred from the first loss alone: no ground to judge losses by."""
         vocab = self.vocab_size
         return vocab is not None and vocab.origin == "inferred" and "loss" in vocab.how.args
 
@@ -395,8 +395,8 @@ class Case:
         """Whether the tokens of an update are those of all devices for certain. Accumulation counts for one process in
         some trainers and in old releases of nanoGPT, and for all in others: where it was multiplied in and there are
         several devices, nobody can tell."""
-        is_told = self.has("tokens") or self.number("tokens_per_update") is not None
-        return is_told or (self.devices or 1) == 1
+        is_stated = self.has("tokens") or self.number("tokens_per_update") is not None
+        return is_stated or (self.devices or 1) == 1
 
     @property
     def last_step(self) -> int:
@@ -752,11 +752,11 @@ def _filtered_zeros(steps: Steps) -> np.ndarray:
 def _sudden_zeros(loss: np.ndarray) -> np.ndarray:
     """Two or more losses of exactly 0 that follow each other, after one above 0.1: a loss that falls to 0 passes what
     lies between."""
-    told = np.flatnonzero(np.isfinite(loss))
+    finite = np.flatnonzero(np.isfinite(loss))
     found = np.zeros(len(loss), bool)
-    for start, end in stretches(loss[told] == 0):
-        if end - start >= 2 and start > 0 and loss[told[start - 1]] > 0.1:
-            found[told[start:end]] = True
+    for start, end in stretches(loss[finite] == 0):
+        if end - start >= 2 and start > 0 and loss[finite[start - 1]] > 0.1:
+            found[finite[start:end]] = True
     return found
 
 

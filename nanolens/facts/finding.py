@@ -3,6 +3,7 @@ to change, or why it could not be checked. docs/style.md says when a finding may
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -28,6 +29,11 @@ class Figure:
     kind: str = "number"  # of `value`, `low` and `high`: one of message.KINDS
     low: float | None = None  # the range, where there is one
     high: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Where it is not, the value is NaN and `how` says why."""
+        return not math.isnan(self.value)
 
     @property
     def least(self) -> float:

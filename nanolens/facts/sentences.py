@@ -19,11 +19,19 @@ TYPICAL_MFU = (0.30, 0.60)  # of small models on one GPU
 LARGEST_FOR_PERPLEXITY = 20.0  # beyond this e^loss says nothing to anybody
 FLAT_LR = 0.01  # of the learning rate's way down: at its peak or at its end as far as anybody can see
 SAME_PEAK = 0.05  # printed and true MFU, or two peaks, that agree so far
-TRAINERS = {
+TRAINER_NAMES = {
     "nanogpt": "nanoGPT",
     "hf-trainer": "Hugging Face Trainer",
     "lightning": "Lightning",
-    "tqdm": "tqdm",
+    "megatron": "Megatron-LM",
+    "deepspeed": "DeepSpeed",
+    "mingpt": "minGPT",
+    "mlx": "MLX",
+    "maxtext": "MaxText",
+    "minimind": "MiniMind",
+    "olmo": "OLMo",
+    "composer": "Composer",
+    "keras": "Keras",
     "wandb": "W&B",
     "tensorboard": "TensorBoard",
 }
@@ -33,7 +41,7 @@ def trainer_name(case: Case) -> Message:
     trainer = case.run.conventions.trainer
     if trainer in ("", "unknown", "csv", "jsonl"):
         return msg("an unknown trainer")
-    return msg("{name}", TRAINERS.get(trainer, trainer))
+    return msg("{name}", TRAINER_NAMES.get(trainer, trainer))
 
 
 def unit_of(case: Case) -> Message:

@@ -13,6 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+CONFIDENCE = 0.95  # of the intervals that are shown
 MAD_TO_SD = 1.4826  # of a normal distribution
 TREND_BLOCKS = 24  # points that a trend test sees: enough for power, few enough to be nearly independent
 

@@ -12,7 +12,7 @@ from nanolens.message import Message, msg
 from nanolens.record.run import RunRecord
 from nanolens.show.answer import Answer, typed
 from nanolens.show.curves import Series
-from nanolens.show.document import GAP, Block, Chart, Part
+from nanolens.show.document import GAP, Chart, Part, TextBlock
 from nanolens.show.plots import Panel
 from nanolens.show.words import say
 
@@ -20,7 +20,7 @@ SERIES = {"val": msg("val loss"), "batch": msg("batch loss")}
 
 
 def answer_of(found: Forecast | Refusal, run: RunRecord) -> Answer[Forecast | Refusal]:
-    return Answer(found, lambda: list(forecast_parts(found, run)), lambda lang: forecast_data(found, run, lang))
+    return Answer(found, lambda lang: list(forecast_parts(found, run)), lambda lang: forecast_data(found, run, lang))
 
 
 def headline(found: Forecast) -> Message:
@@ -38,15 +38,15 @@ def headline(found: Forecast) -> Message:
 
 
 def forecast_parts(found: Forecast | Refusal, run: RunRecord) -> Iterator[Part]:
-    yield from (Block(msg("Forecast of {name:code}", run.name), "title"), GAP)
+    yield from (TextBlock(msg("Forecast of {name:code}", run.name), "title"), GAP)
     if isinstance(found, Refusal):
-        yield Block(msg("No forecast, because {because}.", found.because), "likely")
+        yield TextBlock(msg("No forecast, because {because}.", found.because), "likely")
         if found.instead is not None:
-            yield Block(msg("To get one: {instead}.", found.instead))
+            yield TextBlock(msg("To get one: {instead}.", found.instead))
         return
-    yield from (Block(headline(found), "good"), GAP)
-    yield Block(msg("Points used: {points:count}; learning rate: {schedule}.", found.points, found.schedule))
-    yield from (Block(note, "note", mark="- ") for note in found.notes)
+    yield from (TextBlock(headline(found), "good"), GAP)
+    yield TextBlock(msg("Points used: {points:count}; learning rate: {schedule}.", found.points, found.schedule))
+    yield from (TextBlock(note, "note", mark="- ") for note in found.notes)
     yield from (GAP, _chart(found, run))
 
 

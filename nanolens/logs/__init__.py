@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanolens.logs.given import Given
 from nanolens.logs.reader import LogReader, read_source
-from nanolens.logs.trainers import TRAINER_NAMES as FORMATS
+from nanolens.logs.trainers import FORMAT_NAMES as FORMATS
 from nanolens.record.run import RunRecord
 
 

@@ -81,7 +81,7 @@ class Row:
         return frozenset(field.column for field in self.fields)
 
 
-EVALUATION = frozenset(
+EVALUATION_WORDS = frozenset(
     """val valid validate validation validating eval evaluation evaluating evaluate test testing tested dev heldout
     sanity predicting 验证 评估 测试 検証 सत्यापन मूल्यांकन проверка""".split()
 )
@@ -255,15 +255,15 @@ def _row(group: Sequence[tuple[_Number, str, float]], texts: Sequence[str], is_b
     first, last = (group[0][0].place, group[-1][0].place + 1) if group else (0, 0)
     known = {word for field in fields if field.column[0] != "?" for word in words_of(field.name)}
     counting = [field.name for _, field in counters] + [number.name for number, column, _ in group if column == "epoch"]
-    known |= {word for name in counting for word in words_of(name)} - EVALUATION
+    known |= {word for name in counting for word in words_of(name)} - EVALUATION_WORDS
     around = [
         _MISSING.sub("", text) if ("n/a" in text or "one" in text or "N/A" in text) else text
         for text in texts[first : last + 1]
     ]
     words = [word.lower() for text in around for word in WORD.findall(text)]
-    is_eval = any(word in EVALUATION and word not in known for word in words)
+    is_eval = any(word in EVALUATION_WORDS and word not in known for word in words)
     others = [word for word in words if word not in known]
-    is_plain = all(word in EVALUATION or word in ("final", "results", "result", "end") for word in others)
+    is_plain = all(word in EVALUATION_WORDS or word in ("final", "results", "result", "end") for word in others)
     return Row(tuple(fields), counter, total, epoch, epochs, is_eval, is_bar, len(others), is_plain)
 
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from nanolens.config.names import COLUMNS, is_of_validation, normalised
-from nanolens.logs.fields import EVALUATION, WORD, Row, meaning_of, split
+from nanolens.config.names import FOREIGN_COLUMNS, is_of_validation, normalised
+from nanolens.logs.fields import EVALUATION_WORDS, WORD, Row, meaning_of, split
 from nanolens.logs.rows import Found, Rows, joined, to_numbers
 from nanolens.logs.text import LogText
 from nanolens.logs.trainers import Trainer
 
 MOST_FRUITLESS = 3000  # forms that mean nothing, before only lines with a usual word are looked at
-LONGEST_LINE = 20_000
+_LONGEST_LINE = 20_000
 FEWEST_UNKNOWN = 5  # rows of a form whose names nobody knows: what they are shows only in what they do
 MOST_WORDS_OF_HEAD = 4  # besides its names
 LONGEST_SENTENCE = 9  # words besides names: a row has few
@@ -44,7 +44,7 @@ def read_lines(source: LogText, trainer: Trainer, skipped: np.ndarray) -> Found:
     low, high = _program(source)
     out = {*skipped.tolist(), *range(low, high)}
     for piece, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
-        if end <= start or end - start > LONGEST_LINE or piece in out:
+        if end <= start or end - start > _LONGEST_LINE or piece in out:
             continue
         parts = split(text[start:end])
         if len(parts) < 3:
@@ -128,7 +128,7 @@ def _under_a_title(rows: Rows, source: LogText, tables: dict[str, list[Rows]], r
             title = text[starts[above] : starts[above + 1]]
             if not any(character.isdigit() for character in title):
                 words = [word.lower() for word in WORD.findall(title)]
-                is_eval[index] = len(words) <= LONGEST_TITLE and not EVALUATION.isdisjoint(words)
+                is_eval[index] = len(words) <= LONGEST_TITLE and not EVALUATION_WORDS.isdisjoint(words)
                 break
     if is_eval.any():
         theirs = rows.take(np.flatnonzero(is_eval))
@@ -216,7 +216,7 @@ def _kind_of(row: Row, form: Sequence[str]) -> str:
         return "steps" if has_counter else "loose_steps"
     if row.counter is not None and columns & _OF_UPDATE:
         return "steps"
-    is_named = row.epoch is not None or (row.counter is not None and normalised(row.counter.name) in COLUMNS)
+    is_named = row.epoch is not None or (row.counter is not None and normalised(row.counter.name) in FOREIGN_COLUMNS)
     if is_named and not any(column[0] != "?" for column in columns) and row.words <= MOST_WORDS_OF_HEAD:
         return "heads"
     if columns & _OF_UPDATE:

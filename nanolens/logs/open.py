@@ -38,7 +38,7 @@ def open_run(
         _check_not_empty(raw, "-")
         return read_log(raw, _given(config, hardware, facts), name="stdin")
     if path.exists() and not is_config and not is_run(path):
-        if path.is_file() and path.stat().st_size < SMALL_BYTES:
+        if path.is_file() and path.stat().st_size < _SMALL_BYTES:
             _check_not_empty(path.read_bytes(), target)
         return read_log(path, _given(config, hardware, facts))
     if not is_config and (own := _own_run(target)) is not None:
@@ -55,7 +55,7 @@ def open_run(
     )
 
 
-SMALL_BYTES = 4096  # a larger file is not empty
+_SMALL_BYTES = 4096  # a larger file is not empty
 
 
 def _check_not_empty(raw: bytes, target: str) -> None:

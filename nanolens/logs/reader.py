@@ -20,7 +20,7 @@ from nanolens.logs.lines import read_lines
 from nanolens.logs.rows import Found, Rows
 from nanolens.logs.tables import read_tables
 from nanolens.logs.text import LogText, clean, decode
-from nanolens.logs.trainers import TRAINER_NAMES, UNKNOWN, Trainer, recognise, trainer_named
+from nanolens.logs.trainers import FORMAT_NAMES, UNKNOWN, Trainer, recognise, trainer_named
 from nanolens.message import msg
 from nanolens.record.run import Conventions, Reading, RunRecord
 
@@ -156,7 +156,7 @@ def read_text(text: str, given: Given, *, format: str | None, name: str) -> list
                 "give the text that the training printed, with a number and a loss in its lines; if it has some, name "
                 "its trainer with {option:code} (one of {names:code})",
                 "--log_format=NAME",
-                list(TRAINER_NAMES),
+                list(FORMAT_NAMES),
             ),
         )
     return runs

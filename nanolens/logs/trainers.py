@@ -19,7 +19,7 @@ from nanolens.logs.text import lines_with
 from nanolens.message import msg
 from nanolens.record.run import Conventions
 
-TABLE = Path(__file__).with_name("trainers.toml")
+_TABLE = Path(__file__).with_name("trainers.toml")
 SAMPLE = 200_000  # characters from the head, the middle and the end that are looked at
 MOST_LOOKED_AT = 200  # lines with one word
 
@@ -86,7 +86,7 @@ def trainer_named(name: str) -> Trainer:
     raise fault(
         msg("there is no log format named {name:code}", name),
         where=f"--log_format={name}",
-        fix=msg("use one of {names:code}", list(TRAINER_NAMES)),
+        fix=msg("use one of {names:code}", list(FORMAT_NAMES)),
     )
 
 
@@ -111,7 +111,7 @@ def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
     return Trainer(name, conventions, signs, sentences=sentences_in(table), variants=variants, **more)
 
 
-_TABLES = tomllib.loads(TABLE.read_text("utf-8"))
+_TABLES = tomllib.loads(_TABLE.read_text("utf-8"))
 TRAINERS = tuple(_trainer(name, table) for name, table in _TABLES.items())
 UNKNOWN = Trainer("unknown", Conventions(trainer="unknown"))
-TRAINER_NAMES = (*(trainer.name for trainer in TRAINERS), UNKNOWN.name)
+FORMAT_NAMES = (*(trainer.name for trainer in TRAINERS), UNKNOWN.name)

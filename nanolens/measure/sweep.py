@@ -33,7 +33,7 @@ from nanolens.record.read import read_run
 from nanolens.record.store import free_folder
 from nanolens.session.job import plan_job
 from nanolens.show.answer import Answer, typed
-from nanolens.show.document import GAP, Block, Part, Table, Text
+from nanolens.show.document import GAP, Part, Table, Text, TextBlock
 from nanolens.show.words import show
 from nanolens.training.loop import TrainingOutcome
 
@@ -256,7 +256,7 @@ def _typed(values: SweptValues) -> list[str]:
 
 
 def sweep_answer(found: SweepResult) -> Answer[SweepResult]:
-    return Answer(found, lambda: list(_sweep_parts(found)), lambda lang: sweep_data(found, lang))
+    return Answer(found, lambda lang: list(_sweep_parts(found)), lambda lang: sweep_data(found, lang))
 
 
 def _sweep_parts(found: SweepResult) -> Iterator[Part]:
@@ -266,15 +266,15 @@ def _sweep_parts(found: SweepResult) -> Iterator[Part]:
         val = show(trial.val, "nats") if math.isfinite(trial.val) else msg("diverged")
         rows.append([*(show(trial.values[key], "rate") for key in keys), show(trial.updates, "count"), val])
     yield from (Table([*keys, msg("updates"), msg("val loss")], rows, left=()), GAP)
-    yield Block(msg("Best: {settings:code}, val loss {val:nats}.", _typed(found.best.values), found.best.val))
+    yield TextBlock(msg("Best: {settings:code}, val loss {val:nats}.", _typed(found.best.values), found.best.val))
     if found.equal:
         others = [" ".join(_typed(trial.values)) for trial in found.equal]
-        yield Block(msg("Within noise of the best: {others:code}.", others))
+        yield TextBlock(msg("Within noise of the best: {others:code}.", others))
     elif found.margin is not None:
-        yield Block(msg("Better than the next by {margin:nats}, more than noise.", found.margin))
-    yield Block(msg("A longer run needs a somewhat lower learning rate than these short ones."))
+        yield TextBlock(msg("Better than the next by {margin:nats}, more than noise.", found.margin))
+    yield TextBlock(msg("A longer run needs a somewhat lower learning rate than these short ones."))
     file, command = str(found.config_file), f"nanolens train {found.config_file}"
-    yield Block(msg("The settings are in {file:code}; to train with them: {command:code}", file, command))
+    yield TextBlock(msg("The settings are in {file:code}; to train with them: {command:code}", file, command))
 
 
 class TrialData(msgspec.Struct):

@@ -24,7 +24,7 @@ from nanolens.measure import SizeTrial, Values, ask
 from nanolens.message import Message, msg
 from nanolens.planning.question import data_facts
 from nanolens.show.answer import Answer, JsonObject, plain, typed
-from nanolens.show.document import GAP, Block, Part, Table, Text
+from nanolens.show.document import GAP, Part, Table, Text, TextBlock
 from nanolens.show.words import show
 from nanolens.sizing.shape import shape_of
 
@@ -46,7 +46,7 @@ class CompileTrial:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuneResult:
     config: Config  # with the winner's micro-batch
     asked: Config
     rows: tuple[SizeTrial, ...]
@@ -73,7 +73,7 @@ class Tuned:
 
 def tuned_for(
     config: Config, *, limit_bytes: float | None = None, try_compile: bool = False, tell: Tell = lambda message: None
-) -> Tuned:
+) -> TuneResult:
     """Measures, chooses, and leaves the answer where `train` finds it."""
     data = data_facts(config)
     question = {
@@ -116,7 +116,7 @@ def _answers(config: Config, question: Values, tell: Tell) -> list[Values]:
     return reply.answers if is_whole else [*reply.answers, {"kind": "died", "problem": reply.problem}]
 
 
-def choose(config: Config, answers: Sequence[Values]) -> Tuned:
+def choose(config: Config, answers: Sequence[Values]) -> TuneResult:
     """The fastest; among those that are no slower than the machine's mood, the one that needs the least memory."""
     rows = _rows(config, answers)
     speeds = {row: row.tokens_per_s for row in rows if row.tokens_per_s is not None}
@@ -132,7 +132,7 @@ def choose(config: Config, answers: Sequence[Values]) -> Tuned:
     if compiled is not None and config.compile is None:
         is_worth_it = compiled.pays_after is not None and compiled.pays_after < config.max_iters
         chosen = dataclasses.replace(chosen, compile=is_worth_it)
-    return Tuned(chosen, config, tuple(rows), winner, fastest, _first(answers, "machine") or {}, compiled)
+    return TuneResult(chosen, config, tuple(rows), winner, fastest, _first(answers, "machine") or {}, compiled)
 
 
 def _first(answers: Sequence[Values], kind: str) -> Values | None:
@@ -164,7 +164,7 @@ def _compile_trial(answers: Sequence[Values], rows: Sequence[SizeTrial]) -> Comp
     return CompileTrial(trial["update_s"], trial["compiled_in_s"], trial["failed"], pays_after)
 
 
-def _reasons(found: Tuned) -> Iterator[Message]:
+def _reasons(found: TuneResult) -> Iterator[Message]:
     winner, fastest = found.winner, found.fastest
     best = winner.tokens_per_s or 0.0
     if winner is fastest:
@@ -212,7 +212,7 @@ def _about_compiling(compiled: CompileTrial, winner: SizeTrial) -> Message:
 # --- the answer, kept for `train`
 
 
-def remember(found: Tuned) -> None:
+def remember(found: TuneResult) -> None:
     files.remember(answer_path(found.asked), found.kept)
 
 
@@ -264,11 +264,11 @@ SKIPPED: dict[str, Message] = {
 }
 
 
-def answer_of(found: Tuned, command: str) -> Answer[Tuned]:
-    return Answer(found, lambda: list(tune_parts(found, command)), lambda lang: tune_data(found, command, lang))
+def answer_of(found: TuneResult, command: str) -> Answer[TuneResult]:
+    return Answer(found, lambda lang: list(tune_parts(found, command)), lambda lang: tune_data(found, command, lang))
 
 
-def tune_parts(found: Tuned, command: str) -> Iterator[Part]:
+def tune_parts(found: TuneResult, command: str) -> Iterator[Part]:
     title = msg(
         "{tokens:count} tokens per update, split into micro-batches ({hardware}, threads: {threads:count}, "
         "{dtype:code})",
@@ -278,12 +278,12 @@ def tune_parts(found: Tuned, command: str) -> Iterator[Part]:
         found.machine.get("dtype", ""),
     )
     header = ("", "batch_size", "gradient_accumulation_steps", msg("tokens/s"), msg("update"), msg("memory"), "")
-    yield from (Block(title, "title"), GAP)
+    yield from (TextBlock(title, "title"), GAP)
     yield from (Table(header, [_row(row, found.winner.size) for row in found.rows], left=(0, 6)), GAP)
     for i, reason in enumerate(found.why):
-        yield Block(reason, "body" if i else "good", mark="- ")
-    yield from (GAP, Block(msg("Saved; {option:code} will use it:", "--batch_size=auto"), "head"))
-    yield Block(command, "command", indent=2)
+        yield TextBlock(reason, "body" if i else "good", mark="- ")
+    yield from (GAP, TextBlock(msg("Saved; {option:code} will use it:", "--batch_size=auto"), "head"))
+    yield TextBlock(command, "command", indent=2)
 
 
 def _row(row: SizeTrial, winner: int) -> list[Text]:
@@ -316,7 +316,7 @@ class TuneData(msgspec.Struct):
     command: str
 
 
-def tune_data(found: Tuned, command: str, lang: str = "en") -> TuneData:
+def tune_data(found: TuneResult, command: str, lang: str = "en") -> TuneData:
     rows = [
         typed(TuneRowData, row, lang, memory_bytes=None if math.isnan(row.memory_bytes) else row.memory_bytes)
         for row in found.rows

@@ -131,12 +131,12 @@ def relu_squared(x: Tensor) -> Tensor:
     return _ReluSquared.apply(x) if uses_manual_backward(x) and torch.is_grad_enabled() else F.relu(x).square()
 
 
-def apply_rotary(x: Tensor, turn: Tensor) -> Tensor:
-    """norm(x), each pair of channels (0 and 1, 2 and 3, ...) turned: `turn` (..., pairs, 2) holds cosine and sine."""
+def apply_rotary(x: Tensor, cos_sin: Tensor) -> Tensor:
+    """norm(x), each pair of channels (0 and 1, 2 and 3, ...) rotated by the angles of `cos_sin` (..., pairs, 2)."""
     if uses_manual_backward(x):
-        return _Turned.apply(x, turn) if torch.is_grad_enabled() else rotated(x, turn, scale_of(x))
+        return _Rotary.apply(x, cos_sin) if torch.is_grad_enabled() else rotated(x, cos_sin, scale_of(x))
     one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
-    cos, sin = turn.unbind(-1)
+    cos, sin = cos_sin.unbind(-1)
     return norm(torch.stack((one * cos - other * sin, other * cos + one * sin), dim=-1).flatten(-2)).type_as(x)
 
 
@@ -178,18 +178,18 @@ class _ReluSquared(torch.autograd.Function):
         return (dy * positive).mul_(2)
 
 
-class _Turned(torch.autograd.Function):
+class _Rotary(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, x: Tensor, turn: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor, cos_sin: Tensor) -> Tensor:
         scale = scale_of(x)  # a rotation keeps lengths
-        y = rotated(x, turn, scale)
-        ctx.save_for_backward(y, scale, turn)
+        y = rotated(x, cos_sin, scale)
+        ctx.save_for_backward(y, scale, cos_sin)
         return y
 
     @staticmethod
     def backward(ctx: Context, dy: Tensor) -> tuple[Tensor, None]:
-        y, scale, turn = ctx.saved_tensors
-        return times(norm_backward(dy, y, scale), torch.view_as_complex(turn).conj()), None
+        y, scale, cos_sin = ctx.saved_tensors
+        return times(norm_backward(dy, y, scale), torch.view_as_complex(cos_sin).conj()), None
 
 
 class _ShortAttention(torch.autograd.Function):
@@ -221,8 +221,8 @@ def later_tokens(count: int, dtype: torch.dtype) -> Tensor:
     return torch.full((count, count), float("-inf"), dtype=dtype).triu_(1)
 
 
-def rotated(x: Tensor, turn: Tensor, scale: Tensor) -> Tensor:
-    return times(x, torch.view_as_complex(turn)).mul_(scale)
+def rotated(x: Tensor, cos_sin: Tensor, scale: Tensor) -> Tensor:
+    return times(x, torch.view_as_complex(cos_sin)).mul_(scale)
 
 
 def scale_of(x: Tensor) -> Tensor:
@@ -234,9 +234,9 @@ def norm_backward(dy: Tensor, y: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(dy, y, (dy * y).mean(-1, keepdim=True), value=-1).mul_(scale)
 
 
-def times(x: Tensor, turn: Tensor) -> Tensor:
+def times(x: Tensor, rotation: Tensor) -> Tensor:
     """Pairs of channels as complex numbers, multiplied with complex numbers of length one."""
-    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * rotation).flatten(-2)
 
 
 def dropped(x: Tensor, dropout: float, is_training: bool) -> Tensor:

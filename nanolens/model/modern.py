@@ -25,7 +25,7 @@ ROPE_BASE = 10_000.0
 
 
 class Modern(nn.Module):
-    turn: Tensor
+    cos_sin: Tensor
 
     def __init__(self, config: Config, vocab_size: int):
         super().__init__()
@@ -45,8 +45,8 @@ class Modern(nn.Module):
         self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
         angle = torch.outer(torch.arange(config.block_size), ROPE_BASE ** -(torch.arange(0, head_size, 2) / head_size))
         # (block_size, d / H / 2, 2); backwards, as NanoChat turns
-        turn = torch.stack((angle.cos(), -angle.sin()), dim=-1)
-        self.register_buffer("turn", turn[:, None, None], persistent=False)
+        cos_sin = torch.stack((angle.cos(), -angle.sin()), dim=-1)
+        self.register_buffer("cos_sin", cos_sin[:, None, None], persistent=False)
         nn.init.normal_(self.embedding.weight)
         nn.init.zeros_(self.head.weight)
 
@@ -55,9 +55,9 @@ class Modern(nn.Module):
         start = cache.length if cache else 0
         x = self._embed(idx, cache.tokens[:, -self.reach :] if cache else idx[:, :0])
         x = dropped(x, self.dropout, self.training)
-        turn = self.turn[start : start + idx.shape[1]]
+        cos_sin = self.cos_sin[start : start + idx.shape[1]]
         for number, block in enumerate(self.blocks):
-            x = block(x, turn, cache.layers[number] if cache else None)
+            x = block(x, cos_sin, cache.layers[number] if cache else None)
         return norm(x)
 
     def forward(self, idx: Tensor) -> Tensor:
@@ -129,8 +129,8 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, turn: Tensor, cache: LayerCache | None) -> Tensor:
-        x = x + self.attention(norm(x), turn, cache)
+    def forward(self, x: Tensor, cos_sin: Tensor, cache: LayerCache | None) -> Tensor:
+        x = x + self.attention(norm(x), cos_sin, cache)
         return x + self.mlp(norm(x))
 
 
@@ -143,10 +143,10 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.weight)
         self.n_head, self.dropout = config.n_head, config.dropout
 
-    def forward(self, x: Tensor, turn: Tensor, cache: LayerCache | None) -> Tensor:
+    def forward(self, x: Tensor, cos_sin: Tensor, cache: LayerCache | None) -> Tensor:
         B, T, d = x.shape
         qkv = self.qkv(x).view(B, T, 3, self.n_head, -1)
-        q, k = apply_rotary(qkv[:, :, :2], turn).unbind(2)
+        q, k = apply_rotary(qkv[:, :, :2], cos_sin).unbind(2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)  # each (B, H, T, d / H)
         # No dropout of attention weights: on a CPU it would rule out the fused kernel, for no gain that we measured.
         y = causal_attention(q, k, v) if cache is None else cache.attention(q, k, v)

@@ -20,11 +20,11 @@ from nanolens.errors import require
 from nanolens.facts.finding import Finding
 from nanolens.message import msg
 from nanolens.page.runs import Runs
-from nanolens.page.series import Columns, Wanted, chosen, curves_of, mean_of_last, places_of, series_of
+from nanolens.page.series import Columns, SeriesQuery, chosen, curves_of, mean_of_last, places_of, series_of
 from nanolens.page.view import row_of, words_of
 from nanolens.record.run import RunRecord
 from nanolens.show.answer import JsonObject
-from nanolens.show.findings import SURENESS
+from nanolens.show.findings import SURENESS_WORDS
 from nanolens.show.live import STATES
 from nanolens.show.plots import BATCH, VAL
 from nanolens.show.words import say, show
@@ -68,7 +68,7 @@ def report(run: RunRecord, lang: str) -> bytes:
 
 def report_data(store: Runs, name: str, lang: str) -> JsonObject:
     columns = store.columns(name)
-    wanted = Wanted(buckets=REPORT_BUCKETS)
+    wanted = SeriesQuery(buckets=REPORT_BUCKETS)
     whole, curves = series_of(columns, wanted), curves_of(columns, wanted)
     for window in SMOOTHED:
         smooth = curves_of(columns, replace(wanted, smooth=window, names=("smoothed",)))
@@ -149,7 +149,7 @@ def notebook_html(run: RunRecord, findings: Sequence[Finding] = (), lang: str = 
         if value is not None
     ]
     lines = [
-        f"<li><b>{escape(say(SURENESS[f.sureness], lang))}</b>: {escape(say(f.claim, lang))} "
+        f"<li><b>{escape(say(SURENESS_WORDS[f.sureness], lang))}</b>: {escape(say(f.claim, lang))} "
         f"<code>{escape(f.code)}</code></li>"
         for f in findings
     ]

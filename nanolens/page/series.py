@@ -234,7 +234,7 @@ SPARK_BUCKETS = 24
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SeriesQuery:
     axis: str = "step"
     low: float | None = None
     high: float | None = None
@@ -244,9 +244,9 @@ class Wanted:
     names: tuple[str, ...] = ()  # none: all
 
     @staticmethod
-    def of(query: Mapping[str, str]) -> Wanted:
+    def of(query: Mapping[str, str]) -> SeriesQuery:
         """From the parameters of a request; what makes no sense becomes the default."""
-        return Wanted(
+        return SeriesQuery(
             axis=query.get("x", "step"),
             low=_number(query.get("from")),
             high=_number(query.get("to")),
@@ -260,7 +260,7 @@ class Wanted:
 Curve: TypeAlias = dict[str, list[float]]
 
 
-def series_of(columns: Columns, wanted: Wanted) -> JsonObject:
+def series_of(columns: Columns, wanted: SeriesQuery) -> JsonObject:
     axis = _known_axis(columns, wanted)
     return {
         **_shared(columns, axis, columns.not_finite[:MOST_STRETCHES]),
@@ -271,7 +271,7 @@ def series_of(columns: Columns, wanted: Wanted) -> JsonObject:
     }
 
 
-def tail_of(columns: Columns, wanted: Wanted, since: int) -> JsonObject | None:
+def tail_of(columns: Columns, wanted: SeriesQuery, since: int) -> JsonObject | None:
     """The rows after a step, all of them; None where so many are new that the page should ask for the whole again."""
     axis = _known_axis(columns, wanted)
     first = int(np.searchsorted(columns.step, since, "right"))
@@ -285,7 +285,7 @@ def tail_of(columns: Columns, wanted: Wanted, since: int) -> JsonObject | None:
     }
 
 
-def _known_axis(columns: Columns, wanted: Wanted) -> str:
+def _known_axis(columns: Columns, wanted: SeriesQuery) -> str:
     return wanted.axis if wanted.axis in columns.axes else "step"
 
 
@@ -299,7 +299,7 @@ def _shared(columns: Columns, axis: str, not_finite: list[tuple[int, int, str]])
     }
 
 
-def curves_of(columns: Columns, wanted: Wanted) -> dict[str, Curve]:
+def curves_of(columns: Columns, wanted: SeriesQuery) -> dict[str, Curve]:
     x = columns.axes[_known_axis(columns, wanted)]
     low = float(x[0]) if wanted.low is None and len(x) else wanted.low or 0.0
     high = float(x[-1]) if wanted.high is None and len(x) else wanted.high or 0.0
@@ -317,7 +317,7 @@ def places_of(columns: Columns, axis: str) -> Curve:
     return {"step": columns.step[rows].tolist(), "x": x[rows].tolist()}
 
 
-def drawn(columns: Columns, wanted: Wanted) -> dict[str, np.ndarray]:
+def drawn(columns: Columns, wanted: SeriesQuery) -> dict[str, np.ndarray]:
     """The columns as they are drawn: the loss also smoothed, clipping as a share."""
     found = dict(columns.series)
     if "loss" in found and wanted.smooth > 1:

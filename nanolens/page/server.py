@@ -21,7 +21,7 @@ from nanolens.page.generator import GenerateRequest
 from nanolens.page.guard import Guard
 from nanolens.page.report import CONTENT_TYPES, EXTRA, STYLED, read_assets, read_plotly, report_of, styled_marks
 from nanolens.page.runs import Runs
-from nanolens.page.series import Wanted, series_of, tail_of
+from nanolens.page.series import SeriesQuery, series_of, tail_of
 from nanolens.page.view import levels_of, words_of
 from nanolens.show.answer import JsonObject
 from nanolens.show.document import said
@@ -166,7 +166,7 @@ class Answers:
     def series(self, request: Request) -> Response:
         columns = self.store.columns(request.path_params["id"])
         lines = levels_of(columns, self._lang(request))
-        return _json({**series_of(columns, Wanted.of(request.query_params)), "lines": lines})
+        return _json({**series_of(columns, SeriesQuery.of(request.query_params)), "lines": lines})
 
     def findings(self, request: Request) -> Response:
         return _json(self.store.findings(request.path_params["id"], self._lang(request)))
@@ -194,7 +194,7 @@ class Answers:
             if name:
                 self.store.row(name)
                 watched[name] = int(step) if step.isdecimal() and len(step) < 16 else 0
-        return _stream(self.hub.stream(watched, Wanted.of(request.query_params)), "text/event-stream")
+        return _stream(self.hub.stream(watched, SeriesQuery.of(request.query_params)), "text/event-stream")
 
     # --- what a reader gives
 
@@ -308,7 +308,7 @@ class EventHub:
             for queue in self._waiting:
                 queue.put_nowait(changed)
 
-    async def stream(self, watched: dict[str, int], wanted: Wanted) -> AsyncIterator[bytes]:
+    async def stream(self, watched: dict[str, int], wanted: SeriesQuery) -> AsyncIterator[bytes]:
         """`watched`: the last step that the page already has of each run that it shows."""
         queue: asyncio.Queue[set[str]] = asyncio.Queue()
         self._waiting.add(queue)
@@ -331,7 +331,9 @@ class EventHub:
         finally:
             self._waiting.discard(queue)
 
-    def _messages(self, name: str, watched: dict[str, int], restarts: dict[str, int], wanted: Wanted) -> list[bytes]:
+    def _messages(
+        self, name: str, watched: dict[str, int], restarts: dict[str, int], wanted: SeriesQuery
+    ) -> list[bytes]:
         messages = [_message("row", {"id": name, "row": self.store.row(name)})]
         if name not in watched:
             return messages

@@ -23,11 +23,11 @@ from nanolens.forecasting.words import headline
 from nanolens.message import Message, msg
 from nanolens.page.series import Columns, spark
 from nanolens.planning.words import PlanCheck
+from nanolens.record.events import PART_NAMES
 from nanolens.record.run import Mark, RunRecord
 from nanolens.show.answer import JsonObject, plain
 from nanolens.show.document import said
-from nanolens.show.findings import SURENESS, evidence_words, setting_line
-from nanolens.show.live import PART_NAMES
+from nanolens.show.findings import SURENESS_WORDS, evidence_words, setting_line
 from nanolens.show.words import say, show, translated
 
 PlanRows: TypeAlias = Mapping[str, Mapping[str, float | None]]  # what `planning.question.recall` gives
@@ -40,7 +40,7 @@ SHOWN_MARKS = frozenset(
     """checkpoint compile resume attempt skip rollback out_of_memory error micro_batch_halved checkpoint_failed
     rank_drifted ended""".split()
 )
-FACTS: tuple[tuple[str, Message, str], ...] = (
+_FACTS: tuple[tuple[str, Message, str], ...] = (
     ("parameters_total", msg("parameters"), "parameters"),
     ("dataset_tokens", msg("training tokens"), "tokens"),
     ("tokens_per_update", msg("tokens per update"), "tokens"),
@@ -121,7 +121,7 @@ def view_of(columns: Columns, state: str, preset: Preset | None, planned: PlanRo
 
 
 def _facts(columns: Columns, lang: str) -> list[dict[str, str]]:
-    known = [(columns.run.get(key), title, kind) for key, title, kind in FACTS]
+    known = [(columns.run.get(key), title, kind) for key, title, kind in _FACTS]
     return [
         {"what": say(title, lang), "value": show(value, kind, lang)}
         for value, title, kind in known
@@ -199,7 +199,7 @@ def config_of(run: RunRecord, lang: str) -> list[JsonObject]:
         row = {"key": key, "value": as_text(fact.value), "meaning": meaning, "where": fact.where}
         groups.setdefault(known.group, []).append({**row, "usual": as_text(known.default)})
     shown: list[JsonObject] = [{"group": say(TITLES[name], lang), "rows": rows} for name, rows in groups.items()]
-    named = {key for key, _, _ in FACTS}
+    named = {key for key, _, _ in _FACTS}
     others = [
         {"key": key, "value": str(fact.value)[:400], "meaning": "", "where": fact.where or fact.origin, "usual": ""}
         for key, fact in sorted(run.known.items())
@@ -243,7 +243,7 @@ def _finding(finding: Finding, is_fault: bool, lang: str) -> JsonObject:
     return {
         "code": finding.code,
         "sureness": finding.sureness,
-        "how_sure": say(SURENESS[finding.sureness], lang),
+        "how_sure": say(SURENESS_WORDS[finding.sureness], lang),
         "is_fault": is_fault,
         "claim": say(finding.claim, lang),
         "evidence": [{"words": say(evidence_words(item), lang), "at_step": item.at_step} for item in finding.evidence],

@@ -16,13 +16,13 @@ from nanolens.facts.case import Case, Outlook
 from nanolens.facts.finding import Finding
 from nanolens.facts.references import Reference, corpus_named, published_runs
 from nanolens.message import Message, msg
-from nanolens.planning.figures import TABLES, Asked, DataFacts, MachineFacts, PlanFigure, PlanSection, row, unknown
+from nanolens.planning.figures import TABLES, DataFacts, MachineFacts, PlanFigure, PlanInputs, PlanSection, row, unknown
 from nanolens.planning.memory import disk_bytes, disk_rows, largest_micro_batch, memory_rows, peak_memory, usable_memory
 from nanolens.planning.time import TimePlan, rank_sections, time_plan, time_rows
 from nanolens.record.run import Known
 from nanolens.sizing.shape import Shape, flops_per_token, parameters, shape_of
 
-ADDITIONS: tuple[Callable[[Asked], Iterator[PlanSection | Finding]], ...] = (rank_sections,)
+ADDITIONS: tuple[Callable[[PlanInputs], Iterator[PlanSection | Finding]], ...] = (rank_sections,)
 """Further sections, shown after Time, and further warnings, shown last."""
 
 
@@ -44,7 +44,8 @@ class Plan:
         return next(row for row in self.rows if row.key == key)
 
     def value(self, key: str) -> float | None:
-        return self.row(key).value
+        row = self.row(key)
+        return row.value if row.is_known else None
 
 
 def make_plan(
@@ -59,7 +60,7 @@ def make_plan(
 ) -> Plan:
     """`preset`: where the config is exactly that one; `difference` in val loss: the smallest that is to be seen."""
     shape = shape_of(config, data.vocab_size)
-    asked = Asked(config, shape, data, machine, time_plan(config, shape, machine))
+    asked = PlanInputs(config, shape, data, machine, time_plan(config, shape, machine))
     added = [each for addition in ADDITIONS for each in addition(asked)]
     sections = (
         PlanSection("model", msg("Model"), tuple(_model_rows(shape))),
@@ -80,7 +81,7 @@ def make_plan(
     return Plan(config, shape, data, machine, sections, warnings, notes)
 
 
-def case_of(asked: Asked, difference: float | None = None) -> Case:
+def case_of(asked: PlanInputs, difference: float | None = None) -> Case:
     data, machine = asked.data, asked.machine
     facts = {
         "dataset": data.name,
@@ -98,7 +99,7 @@ def case_of(asked: Asked, difference: float | None = None) -> Case:
     return Case.of_config(asked.config, known, name=data.name, outlook=_outlook(asked, difference))
 
 
-def _outlook(asked: Asked, difference: float | None) -> Outlook:
+def _outlook(asked: PlanInputs, difference: float | None) -> Outlook:
     config, shape, machine, times = asked.config, asked.shape, asked.machine, asked.times
     may_chunk = not config.chunked_head and machine.calibration is None
     eval_s = eval_frac = 0.0
@@ -127,7 +128,7 @@ def _model_rows(shape: Shape) -> Iterator[PlanFigure]:
     yield row("flops_attention", flops.attention)
 
 
-def _data_rows(asked: Asked) -> Iterator[PlanFigure]:
+def _data_rows(asked: PlanInputs) -> Iterator[PlanFigure]:
     config, data, seen = asked.config, asked.data, asked.tokens
     flops = seen * flops_per_token(asked.shape).training
     yield row("tokens_per_update", config.tokens_per_update)
@@ -154,7 +155,7 @@ def _best_ratio(flops: float) -> tuple[float, float]:
     return min(found), max(found)
 
 
-def _optimisation_rows(asked: Asked) -> Iterator[PlanFigure]:
+def _optimisation_rows(asked: PlanInputs) -> Iterator[PlanFigure]:
     config, seen, N = asked.config, asked.tokens, parameters(asked.shape).total
     if not seen:
         yield unknown("suggested_batch", msg("the run has no updates"))
@@ -177,7 +178,7 @@ def _optimisation_rows(asked: Asked) -> Iterator[PlanFigure]:
     if config.decay_lr:
         yield row("warmup_share", config.warmup_iters / max(1, config.max_iters))
         yield row("decay_ends_share", config.decay_ends / max(1, config.max_iters))
-        yield row("final_rate_share", config.min_lr / config.learning_rate if config.learning_rate else None)
+        yield row("final_rate_share", config.min_lr / config.learning_rate if config.learning_rate else math.nan)
 
 
 # --- the loss at the end
@@ -195,14 +196,14 @@ class Anchor:
     source: str
 
 
-ANCHORS = msgspec.convert(TABLES["anchors"], tuple[Anchor, ...])
+LOSS_ANCHORS = msgspec.convert(TABLES["anchors"], tuple[Anchor, ...])
 SAME_LENGTH = 0.02  # so much longer or shorter, as a share, is still the same run
 PER_E_FOLD = 0.03
 """Nats by which the range widens for each factor e of parameters or tokens away from the anchor: between 5,000 and
 19,560 updates of llm.c's run (1.4 e-folds) the three laws err by 0.01 to 0.02 and differ from each other by as much."""
 
 
-def _expected_loss(asked: Asked, preset: Preset | None = None) -> PlanFigure:
+def _expected_loss(asked: PlanInputs, preset: Preset | None = None) -> PlanFigure:
     """The nearest of three sources: the very preset was run before; a run of this shape, corpus and length is
     published; or the corpus is web text in GPT-2's tokens, where published laws give differences from a known run. For
     any other corpus a fifth of the run and `nanolens forecast` know more than any law, and that is what is said."""
@@ -219,7 +220,7 @@ def _expected_loss(asked: Asked, preset: Preset | None = None) -> PlanFigure:
         how = msg("a reference run of this shape and length: {source}", known.source)
         end, margin = known.end_val or 0.0, 2 * known.spread
         return row("final_loss", end, how, low=end - margin, high=end + margin)
-    anchor = next((each for each in ANCHORS if corpus is not None and each.corpus == corpus.name), None)
+    anchor = next((each for each in LOSS_ANCHORS if corpus is not None and each.corpus == corpus.name), None)
     if anchor is None or data.is_char:
         because = msg(
             "there is no reference run on this corpus; after about {steps:count update|updates}, {command:code} is "
@@ -263,6 +264,6 @@ def loss_from(anchor: Anchor, N: float, tokens: float, tokens_per_update: float)
 
 def web_text_loss(corpus: str | None, N: float, tokens: float, tokens_per_update: float) -> tuple[float, float]:
     """(low, high) on that corpus, or on any of the web texts whose runs are known where it is not named."""
-    anchors = [each for each in ANCHORS if each.corpus == corpus] or ANCHORS
+    anchors = [each for each in LOSS_ANCHORS if each.corpus == corpus] or LOSS_ANCHORS
     ranges = [loss_from(anchor, N, tokens, tokens_per_update) for anchor in anchors]
     return min(low for _, low, _ in ranges), max(high for _, _, high in ranges)

@@ -82,6 +82,9 @@ def best_for(
     """`base` has all that the budget does not decide (arch, context, data, …); `fixed` names what the user set."""
     search = _Search(budget, base, data, machine, fixed)
     tried = [trial for size in MODEL_SIZES if (trial := _trial(search, size)) is not None]
+    if not tried and budget.kind == "seconds" and machine.device is None and machine.calibration is None:
+        fix = msg("leave out {option:code}, or give the budget in tokens or FLOPs", "--no_measure")
+        raise fault(msg("the speed of {machine:code} has not been measured", machine.name), fix=fix)
     if not tried:
         fix = msg("use a larger budget, or a shorter context with {option:code}", "--block_size=N")
         raise fault(msg("no model fits this budget on {machine:code}", machine.name), fix=fix)

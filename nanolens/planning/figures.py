@@ -3,6 +3,7 @@ the machine, as far as they are known, and what was measured on it."""
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from nanolens.config.fields import Config
+from nanolens.facts.finding import Figure
 from nanolens.message import Message, msg, placeholders
 from nanolens.record.run import Origin
 from nanolens.sizing.devices import Device
@@ -37,16 +39,10 @@ ROWS = msgspec.convert(TABLES["rows"], dict[str, RowAbout])
 TOPICS = {key: about.topic for key, about in ROWS.items() if about.topic}
 
 
-@dataclass(frozen=True)
-class PlanFigure:
+@dataclass(frozen=True, kw_only=True)
+class PlanFigure(Figure):
     key: str  # its name in the JSON
     what: Message
-    value: float | None  # None where it cannot be said; `how` then says why
-    kind: str  # of `value`, `low` and `high`: one of message.KINDS
-    origin: Origin
-    how: Message  # the formula, the measurement, the table
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class PlanSection:
 
 def row(
     key: str,
-    value: float | None,
+    value: float,
     how: Message | Sequence[object] = (),
     origin: Origin | None = None,
     low: float | None = None,
@@ -72,11 +68,11 @@ def row(
     if not isinstance(how, Message):
         how = Message(about.how, dict(zip(placeholders(about.how), how, strict=True)))
     what, kind, origin = what or Message(about.what), kind or about.kind, origin or about.origin
-    return PlanFigure(key, what, value, kind, origin, how, low, high)
+    return PlanFigure(value, how, origin, kind, low, high, key=key, what=what)
 
 
 def unknown(key: str, because: Message) -> PlanFigure:
-    return row(key, None, because, "unknown")
+    return row(key, math.nan, because, "unknown")
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class RanksAsked:
+class Cluster:
     count: int
     bytes_per_s: float  # one way, of each machine's link
     latency_s: float
@@ -167,11 +163,11 @@ class MachineFacts:
     compiled: bool = False
     calibration: Calibration | None = None
     not_calibrated: Message | None = None  # why there is no measurement
-    ranks: RanksAsked | None = None  # several such machines, where the plan is asked about them
+    ranks: Cluster | None = None  # several such machines, where the plan is asked about them
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanInputs:
     """What a plan is made from."""
 
     config: Config

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nanolens.config.fields import Config
+from nanolens.facts.finding import known
 from nanolens.message import msg
 from nanolens.planning.figures import MachineFacts, PlanFigure, on_line, row, unknown
 from nanolens.sizing.devices import KERNELS_PER_LAYER, LAUNCH_S, micro_batch_time
@@ -117,7 +118,7 @@ def _micro_batches(config: Config, shape: Shape, machine: MachineFacts) -> Itera
         yield row("largest_micro_batch", largest, room, None if is_guess else "measured")
         if not config.chunked_head and is_guess:
             chunked = largest_micro_batch(config, shape, machine, chunked=True)
-            yield row("largest_micro_batch_chunked", chunked, room)
+            yield row("largest_micro_batch_chunked", known(chunked), room)
     yield _fastest(config, shape, machine, largest)
 
 

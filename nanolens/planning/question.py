@@ -25,7 +25,7 @@ from nanolens.facts.references import corpus_named
 from nanolens.message import Message, msg
 from nanolens.planning import Plan, make_plan
 from nanolens.planning.budget import Budget, Choice, best_for, budget_named
-from nanolens.planning.figures import TOPICS, Calibration, DataFacts, MachineFacts, PlanCheck, RanksAsked
+from nanolens.planning.figures import TOPICS, Calibration, Cluster, DataFacts, MachineFacts, PlanCheck
 from nanolens.record.run import RunRecord
 from nanolens.sizing.devices import Hardware, hardware_named
 from nanolens.sizing.memory import is_head_chunked, padded_vocab
@@ -54,7 +54,7 @@ class Question:
     dataset_tokens: int | None = None
     val_tokens: int | None = None
     measure: bool = True
-    ranks: RanksAsked | None = None  # several machines, where they are asked about
+    ranks: Cluster | None = None  # several machines, where they are asked about
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ def remember(plan: Plan) -> None:
     rows = {
         row.key: {"value": row.value, "low": row.low, "high": row.high, "source": row.origin}
         for row in plan.rows
-        if row.key in TOPICS and row.value is not None
+        if row.key in TOPICS and row.is_known
     }
     path = plan_file(dataclasses.asdict(plan.config))
     files.remember(path, {"machine": plan.machine.name, "rows": rows})

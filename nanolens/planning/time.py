@@ -14,10 +14,11 @@ from nanolens.config.fields import Config
 from nanolens.errors import fault
 from nanolens.facts.finding import Change, Evidence, Figure, Finding
 from nanolens.message import Message, msg
-from nanolens.planning.figures import Asked, MachineFacts, PlanFigure, PlanSection, RanksAsked, on_line, row, unknown
+from nanolens.planning.figures import Cluster, MachineFacts, PlanFigure, PlanInputs, PlanSection, on_line, row, unknown
 from nanolens.planning.memory import checkpoint_bytes
 from nanolens.record.run import Origin
 from nanolens.sizing.devices import UpdateTime, update_time
+from nanolens.sizing.memory import GRADIENT_BUCKETS
 from nanolens.sizing.shape import Shape, flops_per_token, parameters
 
 START_RANGE_S = {"gpu": (15.0, 90.0), "apple": (5.0, 20.0), "cpu": (3.0, 15.0)}
@@ -25,7 +26,6 @@ START_RANGE_S = {"gpu": (15.0, 90.0), "apple": (5.0, 20.0), "cpu": (3.0, 15.0)}
 WRITE_BYTES_PER_S = 0.5e9  # an ordinary SSD
 COPY_BYTES_PER_S = 10e9  # of the training state, into memory
 
-GRADIENT_BUCKETS = 8  # as training/distributed/ddp.py sends them
 BACKWARD_FRAC = 2 / 3  # of a micro-batch
 GRADIENT_BYTES = 4  # float32, as they are averaged
 LATENCY_S = 0.0003  # of an ordinary local network; 0.00005 within a machine
@@ -149,7 +149,7 @@ def _beside_updates(
     )
 
 
-def time_rows(asked: Asked, price_per_hour: float | None) -> Iterator[PlanFigure]:
+def time_rows(asked: PlanInputs, price_per_hour: float | None) -> Iterator[PlanFigure]:
     config, machine, plan = asked.config, asked.machine, asked.times
     if isinstance(plan, Message):
         yield unknown("update_s", plan)
@@ -179,7 +179,7 @@ def _row(key: str, seconds: Figure, what: Message | None = None) -> PlanFigure:
     return row(key, seconds.value, seconds.how, seconds.origin, seconds.low, seconds.high, what=what)
 
 
-def _speed(asked: Asked, update: Figure) -> Iterator[PlanFigure]:
+def _speed(asked: PlanInputs, update: Figure) -> Iterator[PlanFigure]:
     machine, per_update = asked.machine, asked.config.tokens_per_update
 
     def rate(key: str, work: float, how: Message | tuple[()] = ()) -> PlanFigure:
@@ -210,7 +210,7 @@ class ParallelPlan:
     exposed_s: float  # of which nobody computes
 
 
-def asked_ranks(count: int, network: str, speeds: str | None) -> RanksAsked:
+def asked_ranks(count: int, network: str, speeds: str | None) -> Cluster:
     """`network`: 1Gbit, 2.5Gbit, 100MB (a second); `speeds`: 1,0.5 for a second machine half as fast."""
     found = re.fullmatch(rf"({AMOUNT})\s*([KMGT]?)(bit|b|B|byte|bytes)(?:/s|ps)?", network.strip(), re.IGNORECASE)
     if found is None or float(found[1]) <= 0:
@@ -225,11 +225,11 @@ def asked_ranks(count: int, network: str, speeds: str | None) -> RanksAsked:
         what = msg("{text:code} does not give one speed for each of {count:count machine|machines}", speeds, count)
         raise fault(what, fix=msg("separate them with commas, this machine first: {option:code}", "--speeds=1,0.5"))
     origin = msg("{text:code}, as given; {share:share} of it is usable", network, usable)
-    return RanksAsked(count, rate, LATENCY_S, given, origin)
+    return Cluster(count, rate, LATENCY_S, given, origin)
 
 
 def together(
-    micro_s: float, micro_batches: int, optimizer_s: float, gradient_bytes: float, asked: RanksAsked
+    micro_s: float, micro_batches: int, optimizer_s: float, gradient_bytes: float, asked: Cluster
 ) -> ParallelPlan:
     """`micro_s`: of one micro-batch on this machine; `micro_batches`: of an update, over all machines."""
     n, slowest = asked.count, min(asked.speeds)
@@ -243,7 +243,7 @@ def together(
     return ParallelPlan(compute_s + exposed_s, compute_s, comm_s, exposed_s)
 
 
-def rank_sections(asked: Asked) -> Iterator[PlanSection | Finding]:
+def rank_sections(asked: PlanInputs) -> Iterator[PlanSection | Finding]:
     """Nothing where nobody asked about several machines."""
     ranks, times = asked.machine.ranks, asked.times
     if ranks is None or ranks.count < 2:
@@ -271,7 +271,7 @@ def rank_sections(asked: Asked) -> Iterator[PlanSection | Finding]:
         yield _slower(ranks, gain, needed_micro_batches(micro_s, optimizer_s, size, ranks))
 
 
-def _slower(ranks: RanksAsked, gain: float, needed: int | None) -> Finding:
+def _slower(ranks: Cluster, gain: float, needed: int | None) -> Finding:
     claim = msg(
         "{count:count machine|machines} over this network would be slower than one: {gain:times}", ranks.count, gain
     )
@@ -288,7 +288,7 @@ def _slower(ranks: RanksAsked, gain: float, needed: int | None) -> Finding:
     return Finding("ranks_slower", "likely", claim, (evidence,), Change(change), wrong_if)
 
 
-def needed_micro_batches(micro_s: float, optimizer_s: float, size: float, asked: RanksAsked) -> int | None:
+def needed_micro_batches(micro_s: float, optimizer_s: float, size: float, asked: Cluster) -> int | None:
     """The fewest of an update with which the machines are faster than this one alone; None up to a million."""
     count = asked.count
     while together(micro_s, count, optimizer_s, size, asked).update_s >= micro_s * count + optimizer_s:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nanolens.errors import fault
 from nanolens.message import Message, msg
 from nanolens.probing import experiments
-from nanolens.probing.experiments import Frame, Planned, frame_of
+from nanolens.probing.experiments import Frame, QuestionPlan, frame_of
 from nanolens.probing.judge import QUESTIONS, Effect, Measurement, ProbeAnswer, is_settled, ranked
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ class ProbePlan:
     run: str
     step: int
     frame: Frame
-    planned: tuple[Planned, ...]
+    planned: tuple[QuestionPlan, ...]
     run_cost: float  # in updates
     update_s: float | None
     budget_s: float
 
-    def seconds(self, planned: Planned) -> float | None:
+    def seconds(self, planned: QuestionPlan) -> float | None:
         return None if self.update_s is None else planned.cost * self.update_s + OVERHEAD_S * len(planned.branches)
 
 
@@ -108,7 +108,7 @@ def _plan(subject: ProbeSubject, questions: Sequence[str], budget_s: float) -> P
     return ProbePlan(str(subject.folder), step, frame, planned, float(config.max_iters), update_s, budget_s)
 
 
-def _because(planned: ProbePlan, each: Planned, effects: Sequence[Effect], spent_s: float) -> Message | None:
+def _because(planned: ProbePlan, each: QuestionPlan, effects: Sequence[Effect], spent_s: float) -> Message | None:
     if is_settled(effects):
         return msg("a fault is certain, and it would make the answer meaningless")
     expected_s = planned.seconds(each)

@@ -82,7 +82,7 @@ class ProbeSubject:
 
 
 def open_subject(target: str, arch: str | None = None) -> ProbeSubject:
-    """`RUN` (its newest checkpoint that is whole) or `RUN@STEP`. A model of one's own needs its file again."""
+    """`RUN` (its newest checkpoint that is whole) or `RUN@STEP`. A custom model needs its file again."""
     at = find_run(target)
     checkpoint = choose_checkpoint(at)
     weights, state = weights_of(checkpoint)
@@ -299,8 +299,8 @@ def grown_parent(subject: ProbeSubject, branch: Path, config: Config) -> str:
     save(checkpoint_folder(folder, subject.step), snapshot, tokenizer_writer(subject.dataset.tokenizer))
     facts = json.loads((subject.folder / RUN_FILE).read_bytes())
     parent = {"run": str(subject.folder), "step": subject.step}
-    told = {**facts, "name": folder.name, "config": like_parent, "parent": parent, "sizes": {}}
-    files.write_whole(folder / RUN_FILE, json.dumps(told, indent=1))
+    run_file = {**facts, "name": folder.name, "config": like_parent, "parent": parent, "sizes": {}}
+    files.write_whole(folder / RUN_FILE, json.dumps(run_file, indent=1))
     with closing(Recorder(folder)) as recorder:
         recorder(RunEnded(step=subject.step, why="finished"))
     return f"{folder}@{subject.step}"

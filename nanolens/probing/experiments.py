@@ -1,8 +1,8 @@
 """What a branch is, which branches a question would run, and what they cost, before anything is run.
 
-Much of the loss at a high learning rate is only the noise of the rate, and a schedule that is still to come will remove
+Much of the loss at a high learning rate is only its noise, and a schedule that is still to come will remove
 it anyway. So no branch is compared with the run as it stands: the branch and the unchanged one both play the rest of
-their schedule, from the rate of now to the rate of the end, in the few updates that a probe has."""
+their schedule, from the learning rate of now to that of the end, in the few updates that a probe has."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ MORE_FRAC = 0.25  # so much longer a finished run might go on, as a share of wha
 NUMBERS_UPDATES = 6  # of the unchanged branch that shows which layers move
 NOISE_BATCHES = 24  # gradients behind the noise scale
 WIDER = 2  # times the width, in the branch that asks for the size
-LARGER = 4  # times the batch
-HIGHER = (2.0, 16.0)  # times the rate; the second where the first does no harm
-ENDS_LOW = 0.3  # of the present rate: a schedule that ends below takes the noise of the rate away by itself
+LARGER_BATCH = 4  # times the batch
+HIGHER = (2.0, 16.0)  # times the learning rate; the second where the first does no harm
+ENDS_LOW = 0.3  # of the present learning rate: a schedule that ends below takes its noise away by itself
 TIMED = 6  # updates of each batch that are timed
 USUALLY_SLOWER = 3.0  # an update with four times the batch, before it has been timed
 
 
 @dataclass(frozen=True)
 class RemainingSchedule:
-    """The rest of a schedule: at `rate`, then falling to `end` over the last `decay_frac` of `updates`."""
+    """The rest of a schedule: at `lr`, then falling to `end` over the last `decay_frac` of `updates`."""
 
-    rate: float
+    lr: float
     end: float
     decay_frac: float
     updates: int
-    is_over: bool  # the run has done what it was asked to do, and its rate stays what it is
+    is_over: bool  # the run has done what it was asked to do, and its learning rate stays what it is
 
     def times(self, factor: float) -> RemainingSchedule:
-        return replace(self, rate=self.rate * factor, end=self.end * factor)
+        return replace(self, lr=self.lr * factor, end=self.end * factor)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Frame:
 
     config: Config
     step: int
-    rest: RemainingSchedule  # of all branches but the two that ask whether the rate is too high at the end
+    rest: RemainingSchedule  # of all branches but the two that ask whether the learning rate is too high at the end
     own: RemainingSchedule  # the run's own
     vocab_size: int | None
     allowed: float  # cost of a question, in updates
@@ -83,8 +83,8 @@ class Frame:
 
     @property
     def may_fall_further(self) -> bool:
-        """Whether a fall of the rate to zero could win anything that the run's own schedule does not."""
-        return self.own.end > ENDS_LOW * self.own.rate
+        """Whether a fall of the learning rate to zero could win anything that the run's own schedule does not."""
+        return self.own.end > ENDS_LOW * self.own.lr
 
     @property
     def wider_cost(self) -> float:
@@ -108,7 +108,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Planned:
+class QuestionPlan:
     question: str
     frame: Frame
     branches: tuple[Branch, ...] = ()
@@ -123,10 +123,10 @@ class Planned:
 def frame_of(config: Config, step: int, vocab_size: int | None = None, allowed: float | None = None) -> Frame:
     """`allowed` cuts the questions to a budget."""
     rest = own = rest_of(config, step)
-    if own.is_over and own.rate < 0.5 * config.learning_rate:
-        # With the rate at its end nothing changes any more, whatever is changed: the branches get a last piece of
-        # schedule to play.
-        rest = RemainingSchedule(config.learning_rate, own.rate, 1.0, own.updates, True)
+    if own.is_over and own.lr < 0.5 * config.learning_rate:
+        # With the learning rate at its end nothing changes any more, whatever is changed: the branches get a last piece
+        # of schedule to play.
+        rest = RemainingSchedule(config.learning_rate, own.lr, 1.0, own.updates, True)
     usual = QUESTION_FRAC * config.max_iters
     cost, least = (usual, FEWEST_BRANCH_UPDATES) if allowed is None else (min(usual, allowed), 2)
     return Frame(config, step, rest, own, vocab_size, cost, least)
@@ -135,17 +135,17 @@ def frame_of(config: Config, step: int, vocab_size: int | None = None, allowed: 
 def rest_of(config: Config, step: int) -> RemainingSchedule:
     left = config.max_iters - step
     if left < LEAST_REST_FRAC * config.max_iters:
-        rate = lr_at(config, step)
-        return RemainingSchedule(rate, rate, 0.0, max(1, round(MORE_FRAC * config.max_iters)), True)
+        lr = lr_at(config, step)
+        return RemainingSchedule(lr, lr, 0.0, max(1, round(MORE_FRAC * config.max_iters)), True)
     end = lr_at(config, config.max_iters)
     begins = max(step, schedule_of(config).decay_begins) if config.decay_lr else config.max_iters
-    rate = lr_at(config, max(step, config.warmup_iters)) if config.decay_lr else config.learning_rate
-    return RemainingSchedule(rate, min(end, rate), max(0.0, min(1.0, (config.max_iters - begins) / left)), left, False)
+    lr = lr_at(config, max(step, config.warmup_iters)) if config.decay_lr else config.learning_rate
+    return RemainingSchedule(lr, min(end, lr), max(0.0, min(1.0, (config.max_iters - begins) / left)), left, False)
 
 
 def compressed_schedule(config: Config, step: int, updates: int, rest: RemainingSchedule) -> Settings:
     """Settings under which a branch at `step` plays that rest in `updates` updates."""
-    first = max(rest.rate, rest.end, 1e-30)
+    first = max(rest.lr, rest.end, 1e-30)
     return {
         "decay_lr": True,
         "schedule": "wsd",  # constant, then linear: with a share of 1 linear from the start
@@ -162,9 +162,9 @@ def compressed_schedule(config: Config, step: int, updates: int, rest: Remaining
 # --- what each question would run
 
 
-def plan(frame: Frame, questions: Sequence[str]) -> tuple[Planned, ...]:
+def plan(frame: Frame, questions: Sequence[str]) -> tuple[QuestionPlan, ...]:
     """An unchanged branch is run once, and counted with the first question that needs one of its length."""
-    found: list[Planned] = []
+    found: list[QuestionPlan] = []
     counted: set[str] = set()
     for question in questions:
         each = planned(_lengthened(frame, question), question)
@@ -183,27 +183,27 @@ def _lengthened(frame: Frame, question: str) -> Frame:
     return replace(frame, updates=lengths[max(0, bisect_right(lengths, frame.allowed, key=cost) - 1)])
 
 
-def planned(frame: Frame, question: str) -> Planned:
+def planned(frame: Frame, question: str) -> QuestionPlan:
     match question:
         case "numbers":
-            return Planned(question, frame, (own_continuation(),), 4.0)
+            return QuestionPlan(question, frame, (own_continuation(),), 4.0)
         case "where" | "data":
-            return Planned(question, frame, (), WINDOWS_FRAC * frame.config.max_iters)
+            return QuestionPlan(question, frame, (), WINDOWS_FRAC * frame.config.max_iters)
         case "regularisation":
-            return Planned(question, frame, (unchanged(frame), *regularised(frame)))
-        case "rate":  # at most; what the first ones show decides about the others
+            return QuestionPlan(question, frame, (unchanged(frame), *regularised(frame)))
+        case "lr":  # at most; what the first ones show decides about the others
             stands = (as_it_stands(frame),) if frame.rest is not frame.own else ()
             zero = (to_zero(frame),) if frame.may_fall_further else ()
             higher = (rate_times(frame, times) for times in HIGHER)
-            return Planned(question, frame, (unchanged(frame), *stands, *zero, *higher))
+            return QuestionPlan(question, frame, (unchanged(frame), *stands, *zero, *higher))
         case "batch":
             branches = (unchanged(frame), larger_batch(frame, USUALLY_SLOWER), *smaller_batch(frame))
-            return Planned(question, frame, branches, NOISE_BATCHES + TIMED * (1 + USUALLY_SLOWER))
+            return QuestionPlan(question, frame, branches, NOISE_BATCHES + TIMED * (1 + USUALLY_SLOWER))
         case "size" if frame.config.arch == "gpt2" and frame.config.optimizer == "adamw":
-            return Planned(question, frame, (unchanged(frame), wider(frame)))
+            return QuestionPlan(question, frame, (unchanged(frame), wider(frame)))
         case "size":
             because = msg("only models with arch=gpt2 trained by adamw can be widened in place")
-            return Planned(question, frame, not_asked=because)
+            return QuestionPlan(question, frame, not_asked=because)
     raise AssertionError(question)
 
 
@@ -240,7 +240,7 @@ def unchanged(frame: Frame) -> Branch:
 
 
 def as_it_stands(frame: Frame) -> Branch:
-    """The reference of a run that is over: on at the rate that it ended with."""
+    """The reference of a run that is over: on at the learning rate that it ended with."""
     if frame.rest is frame.own:
         return unchanged(frame)
     words = msg("unchanged: continue at the final learning rate")
@@ -260,25 +260,31 @@ def regularised(frame: Frame) -> tuple[Branch, Branch]:
 
 def to_zero(frame: Frame) -> Branch:
     words = msg("the learning rate decays to zero over {count:count update|updates}", frame.updates)
-    return branch(frame, "rate-to-zero", words, "rate_too_high", rest=replace(frame.own, end=0.0, decay_frac=1.0))
+    return branch(frame, "lr-to-zero", words, "lr_too_high", rest=replace(frame.own, end=0.0, decay_frac=1.0))
 
 
 def rate_times(frame: Frame, times: float) -> Branch:
-    name, cause = f"rate-x{times:g}", "rate_too_low"
+    name, cause = f"lr-x{times:g}", "lr_too_low"
     if times < 1:
-        name, cause = f"rate-over-{1 / times:g}", "rate_too_high_all_along"
+        name, cause = f"lr-over-{1 / times:g}", "lr_too_high_all_along"
     return branch(frame, name, msg("learning rate {times:times}", times), cause, rest=frame.rest.times(times))
 
 
 def larger_batch(frame: Frame, slower: float) -> Branch:
     """The batch x4 for the time that the unchanged branch takes: `slower` is what an update of it takes, over one of
-    the run. The rate follows the square root of the batch, as Adam's should."""
+    the run. The learning rate follows the square root of the batch, as Adam's should."""
     updates = max(2, round(frame.updates / slower))
     words = msg(
-        "batch x{times:count} and learning rate x2, for the same time ({updates:count update|updates})", LARGER, updates
+        "batch x{times:count} and learning rate x2, for the same time ({updates:count update|updates})",
+        LARGER_BATCH,
+        updates,
     )
-    name, cause, changes = f"batch-x{LARGER}", "batch_too_small", {"batch_size": LARGER * frame.config.batch_size}
-    rest, longer = frame.rest.times(LARGER**0.5), 1 / slower
+    name, cause, changes = (
+        f"batch-x{LARGER_BATCH}",
+        "batch_too_small",
+        {"batch_size": LARGER_BATCH * frame.config.batch_size},
+    )
+    rest, longer = frame.rest.times(LARGER_BATCH**0.5), 1 / slower
     return branch(frame, name, words, cause, changes, rest=rest, updates=updates, weight=slower, longer=longer)
 
 

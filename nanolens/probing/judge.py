@@ -15,7 +15,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from nanolens.facts.statistics import standard_error, t_quantile
+from nanolens.facts.statistics import CONFIDENCE, standard_error, t_quantile
 from nanolens.message import Message
 
 Triple = tuple[float, float, float]  # low, middle, high
@@ -35,7 +35,6 @@ QUESTIONS = {key: Message(each["title"]) for key, each in _TABLES["questions"].i
 TOKEN_KINDS = {key: Message(each["title"]) for key, each in _TABLES["kinds"].items()}
 CAUSES = {key: Cause(**{**each, "title": Message(each["title"])}) for key, each in _TABLES["causes"].items()}
 
-CONFIDENCE = 0.95
 CLEAR = 2.5
 """Standard errors. Not two: some ten gains are measured of each run, and one of ten that are zero would pass that every
 fourth time."""
@@ -120,10 +119,11 @@ class ProbeAnswer:
 
 
 def ranked(effects: Sequence[Effect]) -> tuple[Effect, ...]:
-    """Certain faults, then clear gains by size, then the rest. A lower rate and a larger batch both take noise out of
-    the updates, and the wider branch has a lower rate, too: where these win no more, the free rate is named first."""
-    lower_rates = [each for each in effects if each.cause.startswith("rate_too_high") and each.is_clear]
-    quieter = max(lower_rates, key=lambda each: each.expected or 0.0, default=None)
+    """Certain faults, then clear gains by size, then the rest. A lower learning rate and a larger batch both take
+    noise out of the updates, and the wider branch has a lower one, too: where these win no more, the lr is named first,
+    as it costs nothing."""
+    lower_lrs = [each for each in effects if each.cause.startswith("lr_too_high") and each.is_clear]
+    quieter = max(lower_lrs, key=lambda each: each.expected or 0.0, default=None)
 
     def place(effect: Effect) -> tuple[int, float]:
         if effect.is_fact:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nanolens.data.batches import EVALUATION, Batch, Shuffled, eval_windows, gather, keyed
+from nanolens.data.batches import EVALUATION, Batch, ShuffledWindows, eval_windows, gather, keyed
 from nanolens.data.prepare.facts import counts_of, surprisal
 from nanolens.data.tokenizers import Tokenizer
 from nanolens.facts.statistics import fall_per_efold, standard_error
@@ -317,7 +317,7 @@ def _windows_by_kind(subject: ProbeSubject, count: int) -> dict[str, Batch]:
     config, dataset = subject.config, subject.dataset
     found = {}
     if config.data_order == "shuffled":
-        order, seen = Shuffled(dataset.train, config.block_size, config.seed), subject.sample
+        order, seen = ShuffledWindows(dataset.train, config.block_size, config.seed), subject.sample
         recent, left = max(1, min(count, seen)), order.windows_per_epoch - seen
         chosen = {"just": (max(0, seen - recent), recent)}
         if seen > 4 * count:
@@ -380,10 +380,10 @@ def regularisation(branches: Branches) -> Found:
     return (measured(branches, each) for each in experiments.regularised(branches.frame))
 
 
-def rate(branches: Branches) -> Found:
-    """First whether the noise of the rate at the end costs anything; then whether the schedule is too low or high."""
+def lr(branches: Branches) -> Found:
+    """First whether the noise of the lr at the end costs anything; then whether the schedule is too low or high."""
     frame = branches.frame
-    # How much of the present loss is only the noise of the rate, and goes with it.
+    # How much of the present loss is only the noise of the learning rate, and goes with it.
     gain, se = paired_gain(branches.judged(branches.subject.checkpoint), branches.reference().val)
     words = msg(
         "running the rest of the schedule in {count:count update|updates} takes {gain:nats} ± {se:nats} off the "
@@ -392,7 +392,7 @@ def rate(branches: Branches) -> Found:
         gain,
         se,
     )
-    yield Measurement("rate", words, {"gain": gain, "se": se})
+    yield Measurement("lr", words, {"gain": gain, "se": se})
     is_found = False
     if frame.may_fall_further:
         falling = measured(branches, experiments.to_zero(frame), branches.run(experiments.as_it_stands(frame)))
@@ -405,7 +405,7 @@ def rate(branches: Branches) -> Found:
         if hurts and not frame.may_fall_further:
             yield measured(branches, experiments.rate_times(frame, 0.5))
         return
-    # At a rate that is far too low, twice of it is not to be seen in a short branch.
+    # At an lr that is far too low, twice of it is not to be seen in a short branch.
     further = measured(branches, experiments.rate_times(frame, experiments.HIGHER[1]))
     yield max((twice, further), key=lambda effect: -math.inf if effect.gain is None else effect.gain)
 
@@ -451,15 +451,15 @@ def _slower(branches: Branches, look: Look) -> float:
         batch = _batch(branches, number, times)
         return seconds_of(look.machine, lambda: list(look.gradients([batch])))
 
-    pairs = [(seconds(number, 1), seconds(number, experiments.LARGER)) for number in range(experiments.TIMED)]
+    pairs = [(seconds(number, 1), seconds(number, experiments.LARGER_BATCH)) for number in range(experiments.TIMED)]
     one, four = (min(each) for each in zip(*pairs, strict=True))
-    return float(min(experiments.LARGER, max(1.0, four / one)))
+    return float(min(experiments.LARGER_BATCH, max(1.0, four / one)))
 
 
 def _batch(branches: Branches, number: int, times: int) -> Batch:
     """Batches that the run has not come to yet."""
     config = branches.subject.config
-    order = Shuffled(branches.subject.dataset.train, config.block_size, config.seed)
+    order = ShuffledWindows(branches.subject.dataset.train, config.block_size, config.seed)
     count = config.batch_size * times
     return order.gather(branches.subject.sample + number * count, count)
 
@@ -484,5 +484,5 @@ def size(branches: Branches) -> Found:
 
 
 ASK: dict[str, Callable[[Branches], Found]] = {
-    ask.__name__: ask for ask in (numbers, where, data, regularisation, rate, batch, size)
+    ask.__name__: ask for ask in (numbers, where, data, regularisation, lr, batch, size)
 }

@@ -11,20 +11,20 @@ from nanolens.message import Message, msg
 from nanolens.probing import ProbePlan
 from nanolens.probing.judge import QUESTIONS, Effect, ProbeAnswer
 from nanolens.show.answer import Answer, JsonObject, typed
-from nanolens.show.document import GAP, Block, Part, Table, Text, bullet
+from nanolens.show.document import GAP, Part, Table, Text, TextBlock, bullet
 from nanolens.show.words import show
 
 
 def answer_of(found: ProbeAnswer) -> Answer[ProbeAnswer]:
-    return Answer(found, lambda: list(probe_parts(found)), lambda lang: probe_data(found, lang))
+    return Answer(found, lambda lang: list(probe_parts(found)), lambda lang: probe_data(found, lang))
 
 
 def plan_answer(plan: ProbePlan) -> Answer[ProbePlan]:
-    return Answer(plan, lambda: list(plan_parts(plan)), lambda lang: plan_data(plan, lang))
+    return Answer(plan, lambda lang: list(plan_parts(plan)), lambda lang: plan_data(plan, lang))
 
 
 def probe_parts(found: ProbeAnswer) -> Iterator[Part]:
-    yield Block(msg("What limits {run:code} at step {step:count}", found.run, found.step), "title")
+    yield TextBlock(msg("What limits {run:code} at step {step:count}", found.run, found.step), "title")
     yield from (GAP, *_headline(found.first), GAP)
     if found.effects:
         rows: list[list[Text]] = []
@@ -32,36 +32,36 @@ def probe_parts(found: ProbeAnswer) -> Iterator[Part]:
             title = msg("{mark}{title}", "* " if effect.is_clear else "  ", effect.title)
             rows.append([title, _gain(effect), _expected(effect), show(effect.cost / found.run_cost, "share")])
         yield Table((msg("cause"), msg("gain in the branch"), msg("by the end"), msg("cost")), rows)
-        yield from (Block(_legend(found), "note"), GAP)
+        yield from (TextBlock(_legend(found), "note"), GAP)
     for effect in found.effects:
         if effect.is_clear and effect.next:
-            yield from (Block(effect.title, "head"), Block(effect.next, "command", indent=2), GAP)
+            yield from (TextBlock(effect.title, "head"), TextBlock(effect.next, "command", indent=2), GAP)
     for question in dict.fromkeys(reading.question for reading in found.readings):
-        yield Block(QUESTIONS[question], "head")
+        yield TextBlock(QUESTIONS[question], "head")
         yield from (bullet(reading.words) for reading in found.readings if reading.question == question)
         yield GAP
     for question, because in found.not_asked:
         words = msg("not tested: {question:code}, because {because}", question, because)
-        yield Block(words, "note", mark="- ")
+        yield TextBlock(words, "note", mark="- ")
     share, took = found.cost / found.run_cost, found.took_s
     words = msg(
         "In total this cost {share:share} of the run's cost ({took:seconds}). The branches are runs:", share, took
     )
-    yield Block(words, "note")
-    yield Block(f"nanolens runs {found.run}", "command", indent=2)
+    yield TextBlock(words, "note")
+    yield TextBlock(f"nanolens runs {found.run}", "command", indent=2)
 
 
 def _headline(first: Effect | None) -> Iterator[Part]:
     if first is None:
-        yield Block(msg("These probes found nothing wrong."), "good")
+        yield TextBlock(msg("These probes found nothing wrong."), "good")
         return
-    yield Block(msg("Limiting factor: {title}.", first.title), "certain" if first.is_fact else "likely")
+    yield TextBlock(msg("Limiting factor: {title}.", first.title), "certain" if first.is_fact else "likely")
     if first.is_fact:
-        yield Block(first.change, indent=2)
+        yield TextBlock(first.change, indent=2)
         return
     gain, expected = _gain(first), _expected(first)
     words = msg("{change}: {gain} nats in the branch; {expected} by the end.", first.change, gain, expected)
-    yield Block(words, indent=2)
+    yield TextBlock(words, indent=2)
 
 
 def _gain(effect: Effect) -> str:
@@ -91,26 +91,26 @@ def _legend(found: ProbeAnswer) -> Message:
 
 
 def plan_parts(plan: ProbePlan) -> Iterator[Part]:
-    yield Block(msg("What probing {run:code} at step {step:count} would do", plan.run, plan.step), "title")
+    yield TextBlock(msg("What probing {run:code} at step {step:count} would do", plan.run, plan.step), "title")
     yield GAP
     for planned in plan.planned:
-        yield Block(QUESTIONS[planned.question], "head")
+        yield TextBlock(QUESTIONS[planned.question], "head")
         if planned.not_asked is not None:
-            yield Block(msg("not tested: {because}", planned.not_asked), "note", indent=2)
+            yield TextBlock(msg("not tested: {because}", planned.not_asked), "note", indent=2)
             continue
         yield from (bullet(msg("{branch:code}: {words}", each.name, each.words)) for each in planned.branches)
         updates, share = round(planned.cost), planned.cost / plan.run_cost
         cost = msg("cost: {updates:count update|updates}, {share:share} of the run", updates, share)
         if (seconds := plan.seconds(planned)) is not None:
             cost = msg("{cost}, about {seconds:rough_seconds}", cost, seconds)
-        yield Block(cost, "note", indent=2)
+        yield TextBlock(cost, "note", indent=2)
     total = sum(planned.cost for planned in plan.planned)
     yield GAP
     share = total / plan.run_cost
-    yield Block(msg("{total:count update|updates} in total, {share:share} of the run", round(total), share))
+    yield TextBlock(msg("{total:count update|updates} in total, {share:share} of the run", round(total), share))
     if plan.update_s is not None:
         seconds = sum(plan.seconds(planned) or 0.0 for planned in plan.planned)
-        yield Block(msg("about {seconds:rough_seconds} of a {budget:rough_seconds} budget", seconds, plan.budget_s))
+        yield TextBlock(msg("about {seconds:rough_seconds} of a {budget:rough_seconds} budget", seconds, plan.budget_s))
 
 
 # --- as JSON

@@ -16,7 +16,7 @@ LOCK_FILE = ".lock"  # locked by the process that is training
 OWN_MODEL = "model.py"  # a copy of the user's own model file, where the run was started with one
 PROBES = "probes"  # branches that `nanolens probe` made of this run, each a run folder, and what they answered
 ANSWER_FILE = "answer-{step:06d}.json"  # in there: what the probes of that step found
-TRACKERS = "trackers"  # how far each tracker has got, and what it printed
+TRACKERS_FOLDER = "trackers"  # how far each tracker has got, and what it printed
 OUTPUT_FILE = "output.log"  # what a run that was started with --detach printed
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})$")
@@ -44,11 +44,11 @@ def answer_files(run: Path) -> list[Path]:
 
 
 def tracker_file(run: Path, tracker: str) -> Path:
-    return run / TRACKERS / f"{tracker}.json"
+    return run / TRACKERS_FOLDER / f"{tracker}.json"
 
 
 def tracker_output(run: Path, tracker: str) -> Path:
-    return run / TRACKERS / f"{tracker}.log"
+    return run / TRACKERS_FOLDER / f"{tracker}.log"
 
 
 def step_of(folder: Path) -> int | None:

@@ -45,7 +45,7 @@ class StepFields(msgspec.Struct, tag_field="event", tag="step_taken", gc=False):
     rank: int = 0
 
 
-COLUMNS = StepFields.__struct_fields__
+_COLUMNS = StepFields.__struct_fields__
 _KINDS = functools.reduce(operator.or_, {*typing.get_args(e.EVENTS)} - {e.StepTaken}, StepFields)
 _DECODER: msgspec.json.Decoder[StepFields | e.EVENTS] = msgspec.json.Decoder(_KINDS)
 
@@ -57,7 +57,7 @@ class Other(msgspec.Struct, frozen=True):
 
 class Record(msgspec.Struct):
     columns: dict[str, np.ndarray] = msgspec.field(
-        default_factory=lambda: {name: np.zeros(0) for name in (*COLUMNS, "line")}
+        default_factory=lambda: {name: np.zeros(0) for name in (*_COLUMNS, "line")}
     )
     others: list[Other] = []
     offset: int = 0  # bytes read, whole lines
@@ -129,7 +129,7 @@ def _columns(taken: list[StepFields], line: np.ndarray, piece: bytes) -> dict[st
     """Fields that occur nowhere in the piece have their default in every step, and are not asked for one by one."""
     count = len(taken)
     columns = {"line": line.astype(np.float64)}
-    for name in COLUMNS:
+    for name in _COLUMNS:
         if name in _OPTIONAL and _OPTIONAL[name] not in piece:
             columns[name] = np.full(count, np.nan if name in _MAY_LACK else 0.0)
         elif name in _MAY_LACK:
@@ -178,7 +178,7 @@ def _load(path: Path) -> Record:
     try:
         with open(_file_for(path), "rb") as file, np.load(file, allow_pickle=False) as kept:
             record = msgspec.json.decode(bytes(kept["record"]), type=Record)
-            record.columns = {name: kept[name] for name in (*COLUMNS, "line")}
+            record.columns = {name: kept[name] for name in (*_COLUMNS, "line")}
     except _UNREADABLE:
         return Record()
     return record if record.fits(path) else Record()

@@ -14,10 +14,19 @@ from __future__ import annotations
 
 import msgspec
 
-from nanolens.message import Message
+from nanolens.message import Message, msg
 
 Number = float | str  # a str only for "nan", "inf", "-inf"
 
+PART_NAMES = {
+    "train": msg("train"),
+    "data": msg("data"),
+    "eval": msg("eval"),
+    "checkpoint": msg("checkpoint"),
+    "sample": msg("sample"),
+    "compile": msg("compile"),
+    "other": msg("other"),
+}
 PARTS = ("compile", "data", "train", "eval", "checkpoint", "sample", "other")
 """Every second of a run belongs to one of these. `checkpoint` is how long the loop stood still, not the writing."""
 
@@ -42,6 +51,10 @@ class Chosen(Event, frozen=True, kw_only=True, tag="chosen"):
     value: str | int | float | bool
     because: str
     words: Message | None = None  # `because` as a sentence that can be translated
+
+
+def choice(what: str, value: str | int | float | bool, because: Message) -> Chosen:
+    return Chosen(what=what, value=value, because=str(because), words=because)
 
 
 class ConfigChanged(Event, frozen=True, kw_only=True, tag="config_changed"):
@@ -77,7 +90,7 @@ class StepTaken(Event, frozen=True, kw_only=True, tag="step_taken"):
     data_s: float = 0.0  # of which: waiting for the batch
     micro_norms: list[Number] | None = None  # norm of each micro-batch's own gradient, where it was measured
     loss_scale: float | None = None  # float16 only
-    memory_bytes: int | None = None  # resident (CPU) or allocated peak (GPU) since the last step that told it
+    memory_bytes: int | None = None  # resident (CPU) or allocated peak (GPU) since the last step that has it
     rank_s: list[float] | None = None  # took_s of each rank, where there are several
     rank_busy_s: list[float] | None = None  # of which: its own work, without waiting for the gradients of the others
     rank_comm_s: list[float] | None = None  # how long gradients were on their way, waited for or not
@@ -115,6 +128,7 @@ class CheckpointRefused(Event, frozen=True, kw_only=True, tag="checkpoint_refuse
 
     folder: str
     because: str
+    words: Message | None = None  # `because` as a sentence that can be translated
 
 
 class StepSkipped(Event, frozen=True, kw_only=True, tag="step_skipped"):
@@ -176,6 +190,7 @@ class RanksLost(Event, frozen=True, kw_only=True, tag="ranks_lost"):
     call: str  # what the others waited in
     waited_s: float
     because: str = ""
+    words: Message | None = None  # `because` as a sentence that can be translated
 
 
 class Warned(Event, frozen=True, kw_only=True, tag="warned"):

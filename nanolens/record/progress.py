@@ -291,7 +291,7 @@ def _add_logged(it: Progress, event: e.Logged) -> None:
         it.parts["train"] += took_s
 
 
-def reason(event: e.Chosen | e.RolledBack | e.RunEnded) -> Message | str:
+def reason(event: e.Chosen | e.CheckpointRefused | e.RolledBack | e.RunEnded) -> Message | str:
     """Why, as a sentence that can be translated where the record has it."""
     return event.because if event.words is None else revived(event.words)  # type: ignore[return-value]
 
@@ -304,8 +304,8 @@ def notice(event: e.Event) -> Message | None:
             return msg("{claim} ({code:code})", claim, code)
         case e.CheckpointFailed(step=step, because=because):
             return msg("the checkpoint at step {step:count} could not be saved: {because}", step, because)
-        case e.CheckpointRefused(folder=folder, because=because):
-            return msg("damaged checkpoint {folder:code} skipped: {because}", folder, because)
+        case e.CheckpointRefused(folder=folder):
+            return msg("damaged checkpoint {folder:code} skipped: {because}", folder, reason(event))
         case e.StepSkipped(step=step, because=what, layer=""):
             return msg("the update after step {step:count} was skipped: its {what} was not finite", step, what)
         case e.StepSkipped(step=step, because=what, layer=layer):

@@ -19,7 +19,7 @@ Column = np.ndarray
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowColumns:
     step: Column  # int64: updates done, of a row for an update this one included
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Steps(Rows):
+class Steps(RowColumns):
     """One row per update that the source tells of, in order, later attempts in place of the steps they repeated."""
 
     loss: Column  # batch loss in nats per token, in the sense of `RunRecord.conventions.loss`
@@ -55,7 +55,7 @@ class Steps(Rows):
 
 
 @dataclass(frozen=True)
-class Evals(Rows):
+class Evals(RowColumns):
     """One row per evaluation (both splits together)."""
 
     train: Column

@@ -23,7 +23,7 @@ SIGNAL_AFTER_S = 2.0  # the file is seen within a micro-batch; elsewhere (compil
 
 
 @dataclass(frozen=True)
-class Detached:
+class BackgroundRun:
     pid: int
     log: Path
     has_started: bool  # False: it is still getting ready
@@ -31,7 +31,7 @@ class Detached:
     words: str = ""  # what it said, if it ended badly
 
 
-def detach(folder: Path, arguments: Sequence[str]) -> Detached:
+def detach(folder: Path, arguments: Sequence[str]) -> BackgroundRun:
     """Starts `nanolens ARGUMENTS` in a session of its own, its output in the run folder, until the run has begun."""
     log = folder / OUTPUT_FILE
     seen, said_before = _size(folder / EVENTS_FILE), _size(log)
@@ -60,7 +60,7 @@ def detach(folder: Path, arguments: Sequence[str]) -> Detached:
         log.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()
-    return Detached(process.pid, log, has_started, exit_code, words)
+    return BackgroundRun(process.pid, log, has_started, exit_code, words)
 
 
 def stop(folder: Path, wait_s: float) -> bool:

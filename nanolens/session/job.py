@@ -67,7 +67,7 @@ class TrainingJob:
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobResult:
     folder: Path
     outcome: TrainingOutcome
     progress: Progress
@@ -162,7 +162,7 @@ def _adopt_nanogpt_out(settings: Settings) -> None:
 
 
 def _refuse_unnamed_code(settings: Settings, named: str | None) -> None:
-    """A model of one's own is a program: it runs when its owner names it in the call, not because a file does."""
+    """A custom model is a program: it runs when its owner names it in the call, not because a file does."""
     config, arch = settings.config, settings.config.arch
     if not arch.endswith(".py"):
         return
@@ -214,7 +214,7 @@ def run_job(
     views: Views = lambda progress, folder: (),
     on_preparing: OnProgress | None = None,
     ranks: Ranks | None = None,
-) -> Ended:
+) -> JobResult:
     """Trains. `views` gives the listeners beyond the record, once it is known where the run is; `on_preparing` hears
     how far a corpus is that has to be prepared first; `ranks` are the processes that train together."""
     ranks = ranks or ranks_here() or SINGLE_PROCESS
@@ -235,7 +235,7 @@ def run_job(
     if not ranks.is_first:
         config, initial = initial_weights(config, dataset)
         outcome = loop.train(config, dataset, folder, lambda event: None, initial=initial, ranks=ranks)
-        return Ended(folder, outcome, Progress(about_run(folder.name, {})))
+        return JobResult(folder, outcome, Progress(about_run(folder.name, {})))
     try:
         return _train(job, dataset, folder, views, ranks)
     finally:
@@ -251,7 +251,7 @@ def settle_folder(job: TrainingJob) -> Path:
     return claim_folder(config, job.name)
 
 
-def _train(job: TrainingJob, dataset: Dataset, folder: Path, views: Views, ranks: Ranks) -> Ended:
+def _train(job: TrainingJob, dataset: Dataset, folder: Path, views: Views, ranks: Ranks) -> JobResult:
     config, initial = initial_weights(job.settings.config, dataset)
     progress = Progress(about_run(folder.name, dataclasses.asdict(config)), learn=lambda: about_folder(folder))
     recorder = Recorder(folder)
@@ -272,7 +272,7 @@ def _train(job: TrainingJob, dataset: Dataset, folder: Path, views: Views, ranks
     if outcome.unsaved:
         notes = (msg("the last state was not saved: {because}", outcome.unsaved), *notes)
     more = (*map(_trouble_words, troubles), *check_trackers(job.settings), *tracker_problems(trackers))
-    return Ended(folder, outcome, progress, findings, (*job.settings.notes, *notes, *more))
+    return JobResult(folder, outcome, progress, findings, (*job.settings.notes, *notes, *more))
 
 
 def initial_weights(config: Config, dataset: Dataset) -> tuple[Config, Mapping[str, Tensor] | None]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanolens.diagnosis import FAULTS, diagnose
-from nanolens.message import Message
+from nanolens.message import Message, msg
 from nanolens.record import events as e
 from nanolens.record.read import read_run
 from nanolens.show.words import say
@@ -124,13 +124,14 @@ class _Channel:
         try:
             function(*args)
             self.failures_in_a_row = 0
-        except Exception as error:  # whatever it is, it may not end a training; it is told at once and at the end
+        except Exception as error:  # whatever it is, it may not end a training; it is reported at once and at the end
             self.failures += 1
             self.failures_in_a_row += 1
             if not self.because:
                 self.because = f"{type(error).__name__}: {error}"
                 step = getattr(args[0], "step", 0) if args else 0
-                self.owner.emit(e.Warned(step=step, code="listener_failed", claim=f"{self.name} raised {self.because}"))
+                words = msg("{listener} raised {error}", self.name, self.because)
+                self.owner.emit(e.Warned(step=step, code="listener_failed", claim=str(words), words=words))
 
 
 class Watchdog:
@@ -143,7 +144,7 @@ class Watchdog:
     def __init__(self, certain_faults: Callable[[], Iterable[tuple[str, Message]]], emit: Callable[[e.Event], None]):
         """`certain_faults` gives (code, claim) of what the record shows now."""
         self._certain_faults, self._emit = certain_faults, emit
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._step = self._evals_seen = 0
         self._looks_due = False
         self._cost_s = 0.0
@@ -163,8 +164,8 @@ class Watchdog:
         started_s = time.thread_time()
         self._looks_due = False
         for code, claim in self._certain_faults():
-            if code not in self._told:
-                self._told.add(code)
+            if code not in self._reported:
+                self._reported.add(code)
                 self._emit(e.Warned(step=self._step, code=code, claim=say(claim), words=claim))
         self._cost_s = time.thread_time() - started_s
         self._looked_at_s = time.monotonic()

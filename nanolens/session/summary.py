@@ -15,13 +15,13 @@ from nanolens.facts.finding import Finding
 from nanolens.facts.laws import two_digits
 from nanolens.message import Message, msg
 from nanolens.record import checkpoint_folder
+from nanolens.record.events import PART_NAMES
 from nanolens.record.progress import EvalPoint, Progress
 from nanolens.record.read import read_run
 from nanolens.record.store import as_typed
 from nanolens.record.write import read_run_file
-from nanolens.show.document import GAP, Block, bullet, clean, wrapped
-from nanolens.show.findings import SURENESS
-from nanolens.show.live import PART_NAMES
+from nanolens.show.document import GAP, TextBlock, bullet, clean, wrapped
+from nanolens.show.findings import SURENESS_WORDS
 from nanolens.trackers.live import tracker_places
 
 FINDINGS_SHOWN = 5
@@ -40,17 +40,17 @@ class RunSummary:
     trackers: Sequence[str] = ()  # where to look at it elsewhere: addresses and commands
 
 
-def summary_blocks(ending: RunSummary) -> list[Block]:
+def summary_blocks(ending: RunSummary) -> list[TextBlock]:
     it = ending.progress
-    blocks = [Block(_title(it), "bad" if it.state == "failed" else "head")]
+    blocks = [TextBlock(_title(it), "bad" if it.state == "failed" else "head")]
     if it.state == "failed" and it.because:
-        blocks.append(Block(clean(it.because) if isinstance(it.because, str) else it.because, "bad", indent=2))
+        blocks.append(TextBlock(clean(it.because) if isinstance(it.because, str) else it.because, "bad", indent=2))
     said = [*_reached(it, ending.expected), *_speed(it), *_time(it)]
     if ending.best_checkpoint:
         said.append(msg("best weights: {folder:code}", ending.best_checkpoint))
-    blocks += [Block(line, indent=2) for line in said]
-    commands = [Block(command, "command", indent=2) for command in _next(ending)]
-    return [*blocks, *_sample(it), *_seen(ending), GAP, Block(msg("Next"), "head"), *commands]
+    blocks += [TextBlock(line, indent=2) for line in said]
+    commands = [TextBlock(command, "command", indent=2) for command in _next(ending)]
+    return [*blocks, *_sample(it), *_seen(ending), GAP, TextBlock(msg("Next"), "head"), *commands]
 
 
 def _title(it: Progress) -> Message:
@@ -165,30 +165,30 @@ def _time(it: Progress) -> Iterator[Message]:
         yield msg("time: {parts}", shown)
 
 
-def _sample(it: Progress) -> Iterator[Block]:
+def _sample(it: Progress) -> Iterator[TextBlock]:
     first, last = it.first_sample, it.sample
     if last is None:
         return
     yield GAP
     if first is not None and first.step < last.step:
-        yield Block(msg("Sample from step {step:count}", first.step), "head")
-        yield from (Block(text, "quote", indent=2) for text in wrapped(first.text, 76, 2))
-    yield Block(msg("Latest sample, step {step:count}", last.step), "head")
-    yield from (Block(text, "quote", indent=2) for text in wrapped(last.text, 76, SAMPLE_LINES))
+        yield TextBlock(msg("Sample from step {step:count}", first.step), "head")
+        yield from (TextBlock(text, "quote", indent=2) for text in wrapped(first.text, 76, 2))
+    yield TextBlock(msg("Latest sample, step {step:count}", last.step), "head")
+    yield from (TextBlock(text, "quote", indent=2) for text in wrapped(last.text, 76, SAMPLE_LINES))
 
 
-def _seen(ending: RunSummary) -> Iterator[Block]:
+def _seen(ending: RunSummary) -> Iterator[TextBlock]:
     if ending.findings or ending.notes:
         yield GAP
     if ending.findings:
-        yield Block(msg("Findings by nanolens"), "head")
+        yield TextBlock(msg("Findings by nanolens"), "head")
     for finding in ending.findings[:FINDINGS_SHOWN]:
-        said = msg("{sureness}: {claim}", SURENESS[finding.sureness], finding.claim)
+        said = msg("{sureness}: {claim}", SURENESS_WORDS[finding.sureness], finding.claim)
         yield bullet(msg("{claim} ({code:code})", said, finding.code))
     more = len(ending.findings) - FINDINGS_SHOWN
     if more > 0:
-        yield Block(msg("and {count:count} more", more), "note", indent=4)
-    yield from (Block(note, indent=2, mark="! ") for note in ending.notes)
+        yield TextBlock(msg("and {count:count} more", more), "note", indent=4)
+    yield from (TextBlock(note, indent=2, mark="! ") for note in ending.notes)
 
 
 def _next(ending: RunSummary) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 
 from nanolens.message import Message
 from nanolens.show import document
-from nanolens.show.document import LITERAL, PIPE_WIDTH, Block, Chart, Part, Table, Text
+from nanolens.show.document import LITERAL, PIPE_WIDTH, Chart, Part, Table, Text, TextBlock
 from nanolens.show.words import say
 
 Value = TypeVar("Value")
@@ -27,18 +27,18 @@ class Answer(Generic[Value]):
     """An answer of a command, as Python gives it and as the command prints it; `lang` is "en" or "hi"."""
 
     value: Value
-    parts: Callable[[], Sequence[Part]]
+    parts: Callable[[str], Sequence[Part]]  # (lang)
     typed: Callable[[str], object]  # (lang) -> the value of the JSON, of the types in docs/json.md
     exit_code: int = 0
 
     def text(self, lang: str = "en", width: int = PIPE_WIDTH) -> str:
-        return document.plain(self.parts(), width, lang)
+        return document.plain(self.parts(lang), width, lang)
 
     def markdown(self, lang: str = "en") -> str:
-        return markdown(self.parts(), lang)
+        return markdown(self.parts(lang), lang)
 
     def html(self, lang: str = "en") -> str:
-        return html(self.parts(), lang)
+        return html(self.parts(lang), lang)
 
     def data(self, lang: str = "en") -> dict[str, object]:
         """Dicts, lists, numbers and texts: the shape of `--json`."""
@@ -159,13 +159,13 @@ def _nodes(
     for part in parts:
         kind, text = _node(part, say, table, lang)
         previous, texts = nodes[-1] if nodes else ("", [])
-        if kind == "p" and previous == "ul" and isinstance(part, Block) and part.indent > indent:
+        if kind == "p" and previous == "ul" and isinstance(part, TextBlock) and part.indent > indent:
             texts[-1] += "; " + text  # hangs below its bullet
         elif kind == previous and kind in ("ul", "pre"):
             texts.append(text)
         else:
             nodes.append((kind, [text]))
-        if kind == "ul" and isinstance(part, Block):
+        if kind == "ul" and isinstance(part, TextBlock):
             indent = part.indent
     return [node for node in nodes if node[0] != "gap"]
 

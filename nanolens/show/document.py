@@ -14,7 +14,7 @@ from typing import IO, Literal, TypeAlias
 
 from nanolens.message import Message
 from nanolens.show.curves import COLOURS, CURVE_LETTERS, Series, overlaid
-from nanolens.show.words import TIE, tied
+from nanolens.show.words import TIE, non_breaking
 
 Role = Literal[
     "title", "head", "body", "quote", "note", "command", "certain", "likely", "possible", "good", "bad", "literal"
@@ -39,7 +39,7 @@ NARROWEST, WIDEST, PIPE_WIDTH = 30, 110, 100  # a line longer than this is hard 
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """One paragraph. `mark` stands before its first line ("- " for a bullet); the others hang below the text."""
 
     text: Text
@@ -48,7 +48,7 @@ class Block:
     mark: str = ""
 
 
-GAP = Block("")
+GAP = TextBlock("")
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Chart:
     after: Text = ""  # behind the legend
 
 
-Part: TypeAlias = Block | Table | Chart
+Part: TypeAlias = TextBlock | Table | Chart
 
 
-def bullet(text: Text, role: Role = "body", indent: int = 2) -> Block:
-    return Block(text, role, indent, "- ")
+def bullet(text: Text, role: Role = "body", indent: int = 2) -> TextBlock:
+    return TextBlock(text, role, indent, "- ")
 
 
 # --- as text
@@ -139,7 +139,7 @@ def _lines(part: Part, width: int, lang: str) -> list[tuple[str, Role]]:
         return [(" " * part.indent + "  ".join(row).rstrip(), "quote") for row in aligned(rows, part.left)]
     first = " " * part.indent + part.mark
     rest = " " * cells(first)
-    text = tied(part.text, lang) if isinstance(part.text, Message) else part.text
+    text = non_breaking(part.text, lang) if isinstance(part.text, Message) else part.text
     lines: list[str] = []
     for line in text.splitlines() or [""]:
         is_literal = part.role in LITERAL  # to be compared or copied: never broken
@@ -169,7 +169,7 @@ def _chart(part: Chart, lang: str, colours: bool = False) -> list[tuple[str, Rol
 
 def said(text: Text, lang: str, code: Callable[[str], str] = str) -> str:
     """One text in the reader's language; `code` marks what is to be typed or read literally."""
-    return tied(text, lang, code).replace(TIE, " ") if isinstance(text, Message) else text
+    return non_breaking(text, lang, code).replace(TIE, " ") if isinstance(text, Message) else text
 
 
 # --- columns of a terminal

@@ -9,18 +9,18 @@ import msgspec
 from nanolens.facts.finding import Change, Evidence
 from nanolens.message import Message, msg
 from nanolens.show.answer import Scalar
-from nanolens.show.document import Block, Part, Text
+from nanolens.show.document import Part, Text, TextBlock
 from nanolens.show.words import show
 
-SURENESS = {"certain": msg("certain"), "likely": msg("likely"), "possible": msg("possible")}
+SURENESS_WORDS = {"certain": msg("certain"), "likely": msg("likely"), "possible": msg("possible")}
 
 
 def change_parts(change: Change) -> Iterator[Part]:
-    yield Block(msg("What to do: {what}", change.words), indent=3)
+    yield TextBlock(msg("What to do: {what}", change.words), indent=3)
     if change.key:
-        yield Block(setting_line(change), "command", indent=5)
+        yield TextBlock(setting_line(change), "command", indent=5)
     if change.command:
-        yield Block(change.command, "command", indent=5)
+        yield TextBlock(change.command, "command", indent=5)
 
 
 def values_of(item: Evidence) -> Message:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nanolens.message import Message, msg
 from nanolens.record import events as e
+from nanolens.record.events import PART_NAMES
 from nanolens.record.progress import Progress, Watching, reason
 from nanolens.record.store import as_typed
 from nanolens.show.curves import columns_of, draw, row_of
@@ -27,15 +28,6 @@ COST_FRAC = 0.005  # of one core: where a frame is expensive, there are fewer of
 Row = list[tuple[str, str]]  # pieces of text, each with a rich style
 
 DIM, STRONG, ACCENT, GOOD, WARN, BAD = "bright_black", "bold", "cyan", "green", "yellow", "red"
-PART_NAMES = {
-    "train": msg("train"),
-    "data": msg("data"),
-    "eval": msg("eval"),
-    "checkpoint": msg("checkpoint"),
-    "sample": msg("sample"),
-    "compile": msg("compile"),
-    "other": msg("other"),
-}
 PART_STYLES = dict(zip(PART_NAMES, ("cyan", "blue", "yellow", "magenta", "green", "red", DIM), strict=True))
 STATES = {
     "starting": (msg("starting"), DIM),
@@ -46,7 +38,7 @@ STATES = {
     "gone": (msg("process died"), BAD),
     "silent": (msg("no recent output"), WARN),
 }
-CHECKS = {
+CHECK_NAMES = {
     "token_ids": (msg("largest token id"), "count"),
     "first_loss": (msg("first loss"), "nats"),
     "train_val_overlap": (msg("val text also in train"), "share"),
@@ -83,7 +75,7 @@ class LiveView:
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
 
     def __call__(self, event: e.Event) -> None:
-        """The progress is brought up to date by whoever emits the events."""
+        """The progress is updated by the emitter of the events."""
 
     def tick(self) -> None:
         if not self._live.is_started:
@@ -267,7 +259,7 @@ class _View:
     def preparations(self, rows: int) -> list[Row]:
         lines: list[Row] = []
         for check in self.it.checks:
-            name, kind = CHECKS.get(check.check, (None, "number"))
+            name, kind = CHECK_NAMES.get(check.check, (None, "number"))
             said = [("  ok  ", GOOD), (check.check if name is None else self.say(name), "")]
             if check.seen is not None:
                 said.append((f"  {self.show(float(check.seen), kind)}", ACCENT))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nanolens.record.run import RunRecord
 
-UNITS = {"nats": msg("val loss, nats per token"), "bits": msg("val loss, bits per byte")}
+_UNITS = {"nats": msg("val loss, nats per token"), "bits": msg("val loss, bits per byte")}
 ENDINGS = (".png", ".svg", ".pdf")
 
 
@@ -79,7 +79,7 @@ def _contents(figure: Figure, form: str, dpi: int) -> bytes:
 
 PLOT_COLOURS = "#1f77b4 #d1660f #2f8f5b #a23b72 #b08900 #4aa3c7 #6a51a3 #8c564b #5b6b7b #97a321".split()
 BATCH, VAL, TRAIN, LEVEL = "#2c7fb8", "#d1660f", "#41926b", "#8a7a5c"
-AXES = {"step": msg("step"), "tokens": msg("tokens"), "flops": msg("FLOPs"), "time": msg("training time, s")}
+X_AXES = {"step": msg("step"), "tokens": msg("tokens"), "flops": msg("FLOPs"), "time": msg("training time, s")}
 PLOT_BUCKETS = 700
 
 
@@ -90,7 +90,7 @@ def loss_picture(
     every = [Columns(run) for run in runs]
     for columns in every:
         if x not in columns.axes:
-            what = msg("{run:code} has too little data to plot over {axis}", columns.run.name, AXES[x])
+            what = msg("{run:code} has too little data to plot over {axis}", columns.run.name, X_AXES[x])
             raise fault(what, where=f"--x={x}", fix=msg("use {option:code}", "--x=step"))
     figure = _figure(7.2, 4.3)
     axes = figure.add_subplot()
@@ -99,8 +99,8 @@ def loss_picture(
         _draw(axes, columns, x, smooth, named, log_x, lang)
     if len(every) == 1:
         _levels(axes, every[0], lang)
-    loss = UNITS["nats"] if len(every) > 1 else msg("loss, nats per token")
-    axes.set(xlabel=say(AXES[x], lang), ylabel=say(loss, lang))
+    loss = _UNITS["nats"] if len(every) > 1 else msg("loss, nats per token")
+    axes.set(xlabel=say(X_AXES[x], lang), ylabel=say(loss, lang))
     axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nanolens.message import Message, msg
+from nanolens.message import Message, msg, revived
 from nanolens.show.answer import Answer, typed
-from nanolens.show.document import Block, Part, Table, Text
+from nanolens.show.document import Part, Table, Text, TextBlock
 from nanolens.show.live import STATES
 from nanolens.show.words import show
 
 if TYPE_CHECKING:
-    from nanolens.data.prepare import Prepared
+    from nanolens.data.prepare import PreparedData
     from nanolens.measure.selftest import Check, Report
     from nanolens.record.progress import Glance
-    from nanolens.training.checkpoint import Checked
+    from nanolens.training.checkpoint import CheckResult
 
 
 class RunRowData(msgspec.Struct):
@@ -37,13 +37,13 @@ class RunRowData(msgspec.Struct):
 
 
 def runs_answer(rows: list[Glance], folder: str) -> Answer[list[Glance]]:
-    return Answer(rows, lambda: [_table(rows, folder)], lambda lang: [_row_data(row) for row in rows])
+    return Answer(rows, lambda lang: [_table(rows, folder)], lambda lang: [_row_data(row) for row in rows])
 
 
 def _table(rows: Sequence[Glance], folder: str) -> Part:
     if not rows:
         command = "nanolens train"
-        return Block(msg("no runs in {folder:code}; start one with {command:code}", folder, command), "literal")
+        return TextBlock(msg("no runs in {folder:code}; start one with {command:code}", folder, command), "literal")
     words = (msg("run"), msg("state"), msg("step"), msg("loss"), msg("best val"), msg("tokens/s"), msg("modified"))
     return Table((*words, msg("size")), [_cells(row) for row in rows], left=(0, 1))
 
@@ -67,7 +67,7 @@ def _row_data(row: Glance) -> RunRowData:
     return typed(RunRowData, row, "en", run=str(row.folder), **finite)
 
 
-def checked_lines(checked: Checked) -> Iterator[Text]:
+def checked_lines(checked: CheckResult) -> Iterator[Text]:
     state = msg("DAMAGED") if checked.problems else msg("ok")
     facts = "" if checked.facts is None else msg("  {facts}", checked.facts)
     yield msg("{state} {what}{facts}", _padded(state, 8), checked.what, facts)
@@ -93,7 +93,7 @@ def _padded(state: Message, width: int) -> Text:
 # --- what was prepared
 
 
-def part_words(prepared: Prepared, part: str) -> Message:
+def part_words(prepared: PreparedData, part: str) -> Message:
     return msg(
         "{folder:code} written: part {part:code}, {tokens:count} tokens; once all parts exist, the same command with "
         "{join:code} joins them",
@@ -104,7 +104,7 @@ def part_words(prepared: Prepared, part: str) -> Message:
     )
 
 
-def prepared_words(prepared: Prepared) -> Iterator[Message]:
+def prepared_words(prepared: PreparedData) -> Iterator[Message]:
     about, facts, folder = prepared.about, prepared.about["facts"], prepared.folder
     yield _headline(prepared)
     for split in ("train", "val"):
@@ -133,12 +133,13 @@ def prepared_words(prepared: Prepared) -> Iterator[Message]:
         )
     yield from _troubles(prepared)
     for choice in about["chosen"]:
-        yield msg("  chosen: {what:code} = {value:code}, because {because}", **choice)
+        values = {**choice, "because": revived(choice.get("words")) or choice["because"]}
+        yield msg("  chosen: {what:code} = {value:code}, because {because}", **values)
     dataset = folder.name if folder.parent == Path("data") else str(folder)  # as short as `train` finds it
     yield msg("next: {command:code}", f"nanolens train --dataset={dataset}")
 
 
-def _headline(prepared: Prepared) -> Message:
+def _headline(prepared: PreparedData) -> Message:
     folder, sources = str(prepared.folder), prepared.about["sources"]
     if prepared.was_ready:
         return msg("{folder:code} is up to date: same sources and settings", folder)
@@ -152,7 +153,7 @@ def _headline(prepared: Prepared) -> Message:
     )
 
 
-def _troubles(prepared: Prepared) -> Iterator[Message]:
+def _troubles(prepared: PreparedData) -> Iterator[Message]:
     about, damaged = prepared.about, prepared.about["damaged"]
     if damaged["count"]:
         yield msg("  damaged rows or files left out: {count:count}", damaged["count"])

@@ -16,14 +16,14 @@ from importlib import resources
 from nanolens.message import Message, counted
 
 LANGUAGES = ("en", "hi")
-TIE = "\u00a0"  # between a number and its unit, for whoever breaks lines
+TIE = "\u00a0"  # between a number and its unit, for the code that breaks lines
 
 
 def say(message: Message, lang: str = "en") -> str:
-    return tied(message, lang).replace(TIE, " ")
+    return non_breaking(message, lang).replace(TIE, " ")
 
 
-def tied(message: Message, lang: str = "en", code: Callable[[str], str] = str) -> str:
+def non_breaking(message: Message, lang: str = "en", code: Callable[[str], str] = str) -> str:
     """The sentence with TIE where no line may break; `code` dresses what is to be typed or read literally."""
     return _Sentence(lang, code).vformat(translated(message.msgid, lang), (), message.args)
 
@@ -71,7 +71,7 @@ class _Sentence(string.Formatter):
 
 def _form(value: object, kind: str, lang: str, code: Callable[[str], str]) -> str:
     if isinstance(value, Message):
-        return tied(value, lang, code)
+        return non_breaking(value, lang, code)
     if isinstance(value, (list, tuple)):
         if kind in _RANGES:
             return _RANGES[kind](*value)

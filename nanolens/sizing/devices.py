@@ -22,8 +22,8 @@ from typing import Literal
 from nanolens.sizing.shape import Shape, flops_per_token, parameters
 
 Kind = Literal["gpu", "apple", "cpu", "tpu"]
-TABLE = Path(__file__).with_name("devices.toml")
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp32": "float32"}
+_TABLE = Path(__file__).with_name("devices.toml")
+PRECISION_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp32": "float32"}
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ def known_devices() -> dict[str, Device]:
             attainable=row.get("attainable"),
             source=row.get("source", section["source"]),
         )
-        for section in tomllib.loads(TABLE.read_text(encoding="utf-8")).values()
+        for section in tomllib.loads(_TABLE.read_text(encoding="utf-8")).values()
         for name, row in section["devices"].items()
     }
 
 
 def _peaks(row: Mapping[str, float], family: str, flop_per_clock: int) -> dict[str, float]:
     if family == "datasheet":
-        return {dtype: row[key] * 1e12 for key, dtype in DTYPES.items() if key in row}
+        return {dtype: row[key] * 1e12 for key, dtype in PRECISION_DTYPES.items() if key in row}
     sms, clock = row["sms"], row["ghz"] * 1e9
     matrix = sms * flop_per_clock * clock
     if family == "apple":

@@ -15,6 +15,7 @@ AUTOCAST_FACTOR = 1.3  # residual stream and norms stay float32 under autocast: 
 # logits, float32 copy, log-softmax and both gradients, at the peak: 10 to 16
 LOGIT_BYTES = {"float32": 16.0, "bfloat16": 14.0, "float16": 14.0}
 CHUNK_TOKENS = 1024  # of whose logits a chunked head computes loss and gradients at once
+GRADIENT_BUCKETS = 8  # pieces in which ranks send gradients: fewer overlap no computing, more cost round trips
 CUDA_CONTEXT = 0.45e9  # 0.3 to 0.6 GB
 FRAGMENTATION = 0.05
 

@@ -46,7 +46,7 @@ class RunEnd:
     step: int = 0  # the last one
 
 
-class Sent(TypedDict, total=False):
+class SendState(TypedDict, total=False):
     """What is known of one run at one tracker, as `trackers/NAME.json` of the run folder holds it."""
 
     tracker: str
@@ -74,7 +74,7 @@ class Tracker:
     can_rewind = False  # whether `rewind` makes it forget
     complaints: Sequence[str] = ()  # what it warned of, known when it is closed
 
-    def open(self, about: RunInfo, sent: Sent) -> Sent:
+    def open(self, about: RunInfo, sent: SendState) -> SendState:
         """Begins, or goes on with what an earlier call `sent`. Gives what to keep: an id, a folder; `step` where the
         tracker itself knows up to which step it already has the run."""
         raise NotImplementedError

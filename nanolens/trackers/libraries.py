@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from nanolens.errors import require
-from nanolens.trackers import MetricRow, RunEnd, RunInfo, Sent, Tracker
+from nanolens.trackers import MetricRow, RunEnd, RunInfo, SendState, Tracker
 
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE, LONGEST_PARAMETER = 1000, 100, 6000  # MLflow's limits
 REACHED = "nanolens.step"
@@ -31,7 +31,7 @@ class TensorBoard(Tracker):
 
     can_rewind = True
 
-    def open(self, about: RunInfo, sent: Sent) -> Sent:
+    def open(self, about: RunInfo, sent: SendState) -> SendState:
         require("tensorboardX", "tensorboard")
         from tensorboardX import summary
         from tensorboardX.event_file_writer import EventsWriter
@@ -97,7 +97,7 @@ class WandB(Tracker):
     WANDB_MODE overrules both. An offline run lies in the run folder until `wandb sync` sends it. The run's id is ours
     and is kept, so that a resumed training goes on in the same W&B run. W&B takes steps in rising order only."""
 
-    def open(self, about: RunInfo, sent: Sent) -> Sent:
+    def open(self, about: RunInfo, sent: SendState) -> SendState:
         self._wandb = wandb = require("wandb", "wandb")
         self._mode = os.environ.get("WANDB_MODE") or ("online" if _has_key() else "offline")
         run_id = sent.get("id") or secrets.token_hex(4)
@@ -150,7 +150,7 @@ class Trackio(Tracker):
     """A database on this machine (or a Hugging Face Space, where TRACKIO_SPACE_ID names one), shown by `trackio show`.
     trackio does not raise when it cannot write: it warns. What it warned of is reported with the result."""
 
-    def open(self, about: RunInfo, sent: Sent) -> Sent:
+    def open(self, about: RunInfo, sent: SendState) -> SendState:
         self._trackio = trackio = require("trackio", "trackio")
         self._project = about.project
         self._warned = warnings.catch_warnings(record=True)
@@ -191,7 +191,7 @@ class MLflow(Tracker):
     """Wherever MLFLOW_TRACKING_URI points (without it, MLflow's own default). MLflow keeps what was logged twice for a
     step: after each batch a tag notes the step reached, from which a broken-off sending goes on."""
 
-    def open(self, about: RunInfo, sent: Sent) -> Sent:
+    def open(self, about: RunInfo, sent: SendState) -> SendState:
         require("mlflow", "mlflow")
         from mlflow import MlflowClient, get_tracking_uri
         from mlflow.entities import Param

@@ -25,7 +25,7 @@ from nanolens.message import Message, msg
 from nanolens.record import EVENTS_FILE, tracker_file, tracker_output
 from nanolens.record import events as e
 from nanolens.record.store import as_typed
-from nanolens.trackers import NAMES, Sent, is_installed, not_installed
+from nanolens.trackers import NAMES, SendState, is_installed, not_installed
 from nanolens.trackers.sender import Notes, Sender, follow_record, reason_of
 
 FINISHING_S = float(os.environ.get("NANOLENS_TRACKER_S") or 8.0)  # how long the end of a run waits for a tracker,
@@ -39,7 +39,7 @@ def trackers_asked(config: Config) -> list[str]:
 
 
 def check_trackers(settings: Settings) -> tuple[Message, ...]:
-    """A library that is missing: an error for whoever typed its name now, a note where a config file has it."""
+    """A library that is missing: an error where its name was typed now, a note where a config file has it."""
     notes = []
     for name in trackers_asked(settings.config):
         if is_installed(name):
@@ -72,7 +72,7 @@ class Tracking:
         self.name, self.folder, self._emit = tracker, folder, emit
         self._process: subprocess.Popen | None = None
         self._step = 0
-        self._has_ended = self._is_shown = self._is_told = self._was_killed = False
+        self._has_ended = self._is_shown = self._is_reported = self._was_killed = False
         self._grace_s = FINISHING_S
 
     def __call__(self, event: e.Event) -> None:
@@ -85,17 +85,17 @@ class Tracking:
 
     def tick(self) -> None:
         """Says once where the run can be looked at, and once when the tracker is not coming along."""
-        if self._process is None or self._is_told or self._has_ended:
+        if self._process is None or self._is_reported or self._has_ended:
             return
         sent = self._sent()
         because, look = sent.get("because", ""), sent.get("look")
         if look and not self._is_shown:
             self._is_shown = True
-            self._emit(e.Chosen(what=self.name, value=look, because="the run is sent there as it goes on"))
+            self._emit(e.choice(self.name, look, msg("the run is sent there while it trains")))
         if self._process.poll() is not None or because:
-            self._is_told = True
-            claim = f"{self.name}: {because or 'it ended by itself'}"
-            self._emit(e.Warned(step=self._step, code="tracker_failed", claim=claim))
+            self._is_reported = True
+            words = msg("{tracker}: {because}", self.name, because or msg("it ended by itself"))
+            self._emit(e.Warned(step=self._step, code="tracker_failed", claim=str(words), words=words))
 
     def close(self) -> None:
         if self._process is None:
@@ -135,7 +135,7 @@ class Tracking:
             **about,
         )
 
-    def _sent(self) -> Sent:
+    def _sent(self) -> SendState:
         sent = Notes(tracker_file(self.folder, self.name)).sent
         if self._process is not None and sent.get("pid") == self._process.pid:
             return sent
@@ -188,7 +188,7 @@ def main(tracker: str, run: str, parent: int) -> int:
     with contextlib.suppress(OSError, AttributeError):
         os.nice(19)
     threading.Thread(target=_end_with, args=(parent,), name="parent", daemon=True).start()
-    fresh: Sent = {"pid": os.getpid(), "because": "", "is_closed": False}
+    fresh: SendState = {"pid": os.getpid(), "because": "", "is_closed": False}
     try:
         sender = Sender(folder, tracker)
         sender.notes.write(fresh)

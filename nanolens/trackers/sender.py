@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from nanolens.diagnosis import diagnose
 from nanolens.diagnosis.words import answer_of
 from nanolens.errors import fault
 from nanolens.logs.open import open_run
-from nanolens.message import msg
+from nanolens.message import Message, msg
 from nanolens.record import EVENTS_FILE, is_run, tracker_file
 from nanolens.record import events as e
 from nanolens.record.progress import notice
@@ -33,12 +33,9 @@ from nanolens.record.read import read_run
 from nanolens.record.run import RunRecord
 from nanolens.record.store import living_process, run_at
 from nanolens.record.write import read_run_file
-from nanolens.trackers import NAMES, MetricRow, RunEnd, RunInfo, Sent, Tracker, is_installed, not_installed
+from nanolens.trackers import NAMES, MetricRow, RunEnd, RunInfo, SendState, Tracker, is_installed, not_installed
 from nanolens.trackers.libraries import TRACKERS
 from nanolens.trackers.rows import Rewound, Translator, rows_of
-
-if TYPE_CHECKING:
-    from nanolens.api import Target
 
 ROWS_AT_ONCE = 200
 FOLLOWED_EVERY_S = 1.0
@@ -68,7 +65,7 @@ class SendResult:
 
 
 def send(
-    target: Target,
+    target: str,
     to: str,
     *,
     project: str | None = None,
@@ -80,14 +77,11 @@ def send(
     follow: bool = False,
     on_progress: OnProgress = _quietly,
 ) -> SendResult:
-    """Sends a run, or anybody's log, to a tracker: `send("quickstart-1", to="tensorboard")`. What it already has is not
-    sent again, unless `again`: then it goes out as a new run of the tracker. `config`, `hardware` and `known` say what
-    a log leaves out. `follow` goes on until the run has ended."""
+    """`config`, `hardware` and `known` say what a log leaves out."""
     if to not in NAMES:
         raise fault(msg("there is no tracker named {name:code}", to), fix=msg("use one of {choices:code}", NAMES))
     if not is_installed(to):
         raise not_installed(to)
-    target = str(getattr(target, "source", target))
     is_something_else = Path(target).exists() and not is_run(Path(target))
     at = None if is_something_else else run_at(target)
     sender: Sender | LogSender
@@ -103,6 +97,19 @@ def send(
         return not follow or at is None or sender.has_ended or living_process(at.folder) is None
 
     return follow_record(sender, is_over, on_progress)
+
+
+def sent_words(sent: SendResult) -> Iterator[Message]:
+    if sent.rows:
+        tracker, rows, step = sent.tracker, sent.rows, sent.step
+        yield msg("steps sent to {tracker:code}: {rows:count}, up to step {step:count}", tracker, rows, step)
+    else:
+        yield msg("{tracker:code} is up to date, up to step {step:count}", sent.tracker, sent.step)
+    if sent.repeated:
+        yield msg("steps recorded twice: {count:count}; {tracker:code} keeps the first", sent.repeated, sent.tracker)
+    for complaint in sent.complaints:
+        yield msg("{tracker:code} reported: {complaint}", sent.tracker, complaint)
+    yield msg("view it with {look:code}", sent.look)
 
 
 def follow_record(
@@ -144,13 +151,13 @@ class Notes:
 
     def __init__(self, path: Path, again: bool = False):
         self.path = path
-        self.sent: Sent = {}
+        self.sent: SendState = {}
         self._written_at_s = 0.0
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
             if not again:
-                self.sent = msgspec.json.decode(path.read_bytes(), type=Sent, strict=False)
+                self.sent = msgspec.json.decode(path.read_bytes(), type=SendState, strict=False)
 
-    def write(self, facts: Sent, at_once: bool = True) -> None:
+    def write(self, facts: SendState, at_once: bool = True) -> None:
         self.sent.update(facts)
         if at_once or time.monotonic() - self._written_at_s >= KEPT_EVERY_S:
             files.write_whole(self.path, json.dumps(self.sent, indent=1))
@@ -179,7 +186,7 @@ class _AnySender:
         """What there is to send, with how much of how much that is."""
         raise NotImplementedError
 
-    def _place(self) -> Sent:
+    def _place(self) -> SendState:
         """How far the source was read, where that has to be noted."""
         return {}
 
@@ -274,7 +281,7 @@ class Sender(_AnySender):
             if not is_undone or isinstance(event, e.RunStarted | e.RunEnded):
                 yield list(self.translator.take(event, at)), end, size
 
-    def _place(self) -> Sent:
+    def _place(self) -> SendState:
         return {"offset": self.translator.safe_offset(self.offset)}
 
     def has_nothing_new(self) -> bool:

@@ -14,7 +14,7 @@ from nanolens.config.fields import Config, as_text, settings
 from nanolens.errors import Fault, UserError, fault, raise_if_any
 from nanolens.message import msg
 from nanolens.record import OWN_MODEL, checkpoint_folder, checkpoint_folders, is_run
-from nanolens.record.events import CheckpointRefused, Chosen, ConfigChanged, Event
+from nanolens.record.events import CheckpointRefused, ConfigChanged, Event, choice
 from nanolens.record.store import make_way, run_at, run_folder
 from nanolens.record.write import read_run_file
 from nanolens.training.checkpoint import Checkpoint, load, newest_good
@@ -36,7 +36,7 @@ def find_beginning(config: Config, run: Path, tell: Callable[[Event], None], *, 
     if config.init_from == "resume":
         return _resume(config, run, tell)
     if (aside := make_way(run, config)) is not None:
-        tell(Chosen(what="old run moved to", value=str(aside), because="overwrite=True"))
+        tell(choice("old run moved to", str(aside), msg("{option:code} was given", "overwrite=True")))
     if config.init_from == "scratch" or has_weights:
         return Beginning()
     return _branch(config, *_branch_point(config.init_from))
@@ -62,7 +62,7 @@ def _resume(config: Config, run: Path, tell: Callable[[Event], None]) -> Beginni
     folders = checkpoint_folders(run)
     checkpoint, refused = newest_good(folders)
     for folder, because in refused:
-        tell(CheckpointRefused(folder=folder.name, because=str(because)))
+        tell(CheckpointRefused(folder=folder.name, because=str(because), words=because))
     if checkpoint is None and folders:
         fix = msg("restore one from a backup, or start a new run with a different {option:code}", "--out_dir")
         raise UserError(
@@ -73,7 +73,7 @@ def _resume(config: Config, run: Path, tell: Callable[[Event], None]) -> Beginni
     if checkpoint is None and parent:  # a branch that was ended before its first checkpoint
         checkpoint = _branch(config, Path(parent["run"]), parent["step"]).checkpoint
     if checkpoint is None:
-        tell(Chosen(what="first step", value=0, because="the run was ended before its first checkpoint"))
+        tell(choice("first step", 0, msg("the run ended before its first checkpoint")))
     return Beginning(checkpoint, True, parent, changes)
 
 
@@ -131,13 +131,11 @@ def as_built(config: Config, run: Path, tell: Callable[[Event], None], *, is_res
     copy, named = run / OWN_MODEL, Path(config.arch)
     if not config.arch.endswith(".py") or not is_resumed or not copy.is_file():
         return config
-    because = ""
     if not named.is_file():
-        because = f"{named} is not there; the run has a copy"
+        tell(choice("model file", str(copy), msg("{file:code} is missing; the run has a copy", str(named))))
     elif files.sha256_of(named) != files.sha256_of(copy):
-        because = f"{named} has changed since the run began; the run's own copy is used"
-    if because:
-        tell(Chosen(what="model file", value=str(copy), because=because))
+        because = msg("{file:code} has changed since the run began; the run's own copy is used", str(named))
+        tell(choice("model file", str(copy), because))
     return replace(config, arch=str(copy))
 
 

@@ -33,7 +33,7 @@ from nanolens.training.distributed.ranks import spread_like, whole
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-FORMAT = 1
+_FORMAT = 1
 
 TENSOR = "$tensor"  # {"$tensor": "state/~0/exp_avg"} stands where a tensor was
 PAIRS = "$pairs"  # a dict with keys that are not strings, as a list of pairs
@@ -57,10 +57,10 @@ class Checkpoint(Snapshot):
 def save(folder: Path, snapshot: Snapshot, write_tokenizer: Callable[[Path], None] | None = None) -> int:
     """Writes the snapshot as `folder`, whole or not at all, and reads all of it back; the number of bytes."""
     plain, tensors = split(snapshot.resuming)
-    with files.whole_folder(folder, {"format": FORMAT, "step": snapshot.state["step"]}) as fresh:
+    with files.whole_folder(folder, {"format": _FORMAT, "step": snapshot.state["step"]}) as fresh:
         save_file(snapshot.model, fresh / MODEL, metadata={"format": "pt"})
         save_file(tensors, fresh / OPTIMIZER)
-        files.write_whole(fresh / STATE, json.dumps({"format": FORMAT, **snapshot.state, "resuming": plain}))
+        files.write_whole(fresh / STATE, json.dumps({"format": _FORMAT, **snapshot.state, "resuming": plain}))
         if write_tokenizer:
             write_tokenizer(fresh)
     wrong = files.damage(folder)
@@ -116,7 +116,7 @@ def verify(folder: Path) -> list[Message]:
     missing = [name for name in (MODEL, OPTIMIZER, STATE) if name not in manifest["files"]]
     if missing:
         return [msg("{files:code} is not in its manifest", missing)]
-    if manifest.get("format", 0) > FORMAT:
+    if manifest.get("format", 0) > _FORMAT:
         return [msg("it was written by a newer nanolens (format {format:count})", manifest["format"])]
     if folder.name.startswith("step-") and folder.name != f"step-{manifest.get('step'):06d}":
         return [msg("it contains step {step:count} under a different name", manifest.get("step"))]
@@ -221,14 +221,14 @@ def copied(tree: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     what: str  # a path below the run folder
     facts: Message | None = None  # what it holds
     problems: tuple[Message, ...] = ()
     notes: tuple[Message, ...] = ()  # worth knowing, and no damage
 
 
-def verify_run(folder: Path) -> Iterator[Checked]:
+def verify_run(folder: Path) -> Iterator[CheckResult]:
     """Every byte of a run folder, compared with what was written: one result after the other, as they are found, since
     hashing a large checkpoint takes a while."""
     yield _run_file(folder)
@@ -238,28 +238,28 @@ def verify_run(folder: Path) -> Iterator[Checked]:
         if step_of(path) is not None:
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             count = len((files.read_manifest(path) or {}).get("files", ()))
-            yield Checked(name, msg("{count:count file|files}, {size:bytes}", count, size), tuple(verify(path)))
+            yield CheckResult(name, msg("{count:count file|files}, {size:bytes}", count, size), tuple(verify(path)))
         elif path.name.startswith(files.UNFINISHED):
             left = msg("left by a process that was killed while saving; the next attempt removes it")
-            yield Checked(name, notes=(left,))
+            yield CheckResult(name, notes=(left,))
 
 
-def _run_file(folder: Path) -> Checked:
+def _run_file(folder: Path) -> CheckResult:
     try:
         facts = read_run_file(folder)
     except UserError as error:
-        return Checked(RUN_FILE, problems=tuple(fault.what for fault in error.faults))
+        return CheckResult(RUN_FILE, problems=tuple(fault.what for fault in error.faults))
     # A run of another loop says in its words whose it is; of its settings only what was printed is known.
     needed = ("words",) if isinstance(facts.get("words"), dict) else ("config", "machine", "versions", "data")
     missing = [key for key in needed if not isinstance(facts.get(key), dict)]
     problems = (msg("{keys:code} is missing from it", missing),) if missing else ()
-    return Checked(RUN_FILE, msg("{count:count setting|settings}", len(facts.get("config", {}))), problems)
+    return CheckResult(RUN_FILE, msg("{count:count setting|settings}", len(facts.get("config", {}))), problems)
 
 
-def _events(folder: Path) -> Checked:
+def _events(folder: Path) -> CheckResult:
     path = folder / EVENTS_FILE
     if not path.is_file():
-        return Checked(EVENTS_FILE, problems=(msg("it is missing"),))
+        return CheckResult(EVENTS_FILE, problems=(msg("it is missing"),))
     found, _ = events_since(folder, 0)
     torn = path.read_bytes().count(b"\n") - len(found)
     steps = {event.step for event in found if isinstance(event, e.StepTaken) and not event.rank}
@@ -280,4 +280,4 @@ def _events(folder: Path) -> Checked:
     facts = msg(
         "{events:count event|events}, {steps:count step|steps}, {attempts:count attempt|attempts}", events, known, tries
     )
-    return Checked(EVENTS_FILE, facts, tuple(problems), tuple(notes))
+    return CheckResult(EVENTS_FILE, facts, tuple(problems), tuple(notes))

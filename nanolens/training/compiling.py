@@ -12,7 +12,7 @@ from torch import nn
 from nanolens.errors import fault
 from nanolens.message import msg
 from nanolens.model.loss import WithLoss
-from nanolens.record.events import Chosen, Compiled, Event
+from nanolens.record.events import Compiled, Event, choice
 from nanolens.training.machine import Machine, seconds_of
 from nanolens.training.state import Clock
 
@@ -47,22 +47,28 @@ def compile_if_it_pays(
     `slowest` gives the largest of what several ranks measured, so that all come to the same answer."""
     left_s = micro_batch_s * micro_batches_left
     if left_s * SAVING_AT_BEST.get(trial.machine.device.type, 0.0) < USUAL_COST_S:
-        cost = f"compiling takes about {round(USUAL_COST_S)} s and would not win that back"
-        tell(Chosen(what="compile", value=False, because=f"{round(left_s)} s of steps are left: {cost}"))
+        because = msg(
+            "the steps left take {left:rough_seconds}, compiling about {cost:rough_seconds}", left_s, USUAL_COST_S
+        )
+        tell(choice("compile", False, because))
         return trial.with_loss
     try:
         module, cost_s = trial.compile(clock)
     except Exception as error:  # no compiler, an unknown operator: the run works without
         slowest(math.inf)
-        tell(Chosen(what="compile", value=False, because=f"it failed: {type(error).__name__}"))
+        tell(choice("compile", False, msg("it failed: {error}", type(error).__name__)))
         return trial.with_loss
     tell(Compiled(step=step, took_s=cost_s))
     with clock.part("compile"):
         compiled_s = slowest(trial.seconds(module))
     is_faster = compiled_s < micro_batch_s
-    times = f"{round(compiled_s * 1000, 1)} ms compiled and {round(micro_batch_s * 1000, 1)} ms as it is"
-    because = f"a micro-batch takes {times}; compiling took {round(cost_s)} s"
-    tell(Chosen(what="compile", value=is_faster, because=because))
+    because = msg(
+        "{compiled:seconds} instead of {plain:seconds}; compiling took {cost:rough_seconds}",
+        compiled_s,
+        micro_batch_s,
+        cost_s,
+    )
+    tell(choice("compile", is_faster, because))
     return module if is_faster else trial.with_loss
 
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from nanolens.config.fields import Config
-from nanolens.data.batches import Shuffled, gather, require_window
+from nanolens.data.batches import MASK, ShuffledWindows, gather, require_window, splitmix64
 from nanolens.training.distributed.ranks import Partition
 
-MASK = (1 << 64) - 1
 PLACES_AHEAD = 64  # batches whose places are computed together
 FeedState = dict[str, Any]  # generators and pending draws; empty where the sample number says it all
 Batch = tuple[Tensor, Tensor]  # ids (B, T) and the ids that follow each of them
@@ -75,7 +74,7 @@ class ShuffledFeed(Feed):
         first = sample - self._places_from
         if first < 0 or first + self._batch_size > len(self._places):
             # Shuffling costs as much for one sample as for a thousand.
-            order = Shuffled(self._tokens, self._block, self._seed)
+            order = ShuffledWindows(self._tokens, self._block, self._seed)
             self._places = order.windows(sample, PLACES_AHEAD * self._batch_size)
             self._places_from, first = sample, 0
         return self._gather(self._places[first : first + self._batch_size])
@@ -169,10 +168,7 @@ def draw_starts(tokens: np.ndarray, block: int, count: int, generator: torch.Gen
 
 def _mixed(seed: int, sample: int) -> int:
     """splitmix64 of both numbers: neighbouring samples get unrelated seeds."""
-    z = (seed * 0x9E3779B97F4A7C15 + (sample + 1) * 0xD1B54A32D192ED03) & MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-    return (z ^ (z >> 31)) >> 1  # torch takes 63 bits
+    return splitmix64((seed * 0x9E3779B97F4A7C15 + (sample + 1) * 0xD1B54A32D192ED03) & MASK) >> 1  # torch: 63 bits
 
 
 def on_device(arrays: tuple[np.ndarray, np.ndarray], device: torch.device) -> Batch:

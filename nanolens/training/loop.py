@@ -17,7 +17,7 @@ from torch import Tensor
 from nanolens.config.fields import Config
 from nanolens.data.store import Dataset
 from nanolens.errors import UserError
-from nanolens.message import Message, msg
+from nanolens.message import Message, msg, revived
 from nanolens.record import STOP_FILE, checkpoint_folders
 from nanolens.record import events as e
 from nanolens.record.store import training_here
@@ -43,7 +43,7 @@ WINDOW_TRIES = 100  # among which skipped updates are counted
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """How a run ended, for whoever started it."""
+    """How a run ended, for the caller."""
 
     run: Path
     step: int
@@ -84,8 +84,8 @@ def train(
     with listening(run / STOP_FILE) as stop, training_here(run) if ranks.is_first else contextlib.nullcontext():
         ranks.listen(stop)
         built = as_built(config, run, early, is_resumed=beginning.is_resumed)
-        for choice in dataset.chosen:
-            early(e.Chosen(what=str(choice["what"]), value=choice["value"], because=str(choice["because"])))
+        for made in dataset.chosen:
+            early(e.Chosen(**{**made, "words": revived(made.get("words"))}))
         workshop = set_up(config, dataset, beginning, early, initial, built, ranks)
         loop = Loop(workshop, dataset, run, early, clock, stop)
         try:
@@ -175,8 +175,15 @@ class Loop:
             why, because = "failed", end.because
         except RankLost as loss:
             why, because, self.is_rank_lost = "failed", loss.because, True
-            step, text = self.trainee.progress.step, str(because)
-            self.tell(e.RanksLost(step=step, ranks=loss.ranks, call=loss.call, waited_s=loss.waited_s, because=text))
+            lost = e.RanksLost(
+                step=self.trainee.progress.step,
+                ranks=loss.ranks,
+                call=loss.call,
+                waited_s=loss.waited_s,
+                because=str(because),
+                words=because,
+            )
+            self.tell(lost)
         except BaseException as error:  # whatever it is, the record says that and why the run ended
             says = msg("{error}", f"{type(error).__name__}: {error}")
             self._end("failed", None if isinstance(error, UserError) else says)
@@ -348,8 +355,8 @@ class Loop:
         self.facts["machine"]["peak_flops"] = peak
         if self.ranks.is_first:
             write_run_file(self.run, self.facts)
-        because = "a step was faster than the matmul at the start; measured again"
-        self.tell(e.Chosen(what="peak_flops", value=peak, because=because))
+        because = msg("a step was faster than the matmul at the start; measured again")
+        self.tell(e.choice("peak_flops", peak, because))
 
     def _compile_if_decided(self) -> None:
         choices = self.workshop.choices

@@ -22,8 +22,8 @@ import torch
 
 from nanolens.config.fields import Config
 from nanolens.errors import fault
-from nanolens.message import msg
-from nanolens.record.events import Chosen
+from nanolens.message import Message, msg
+from nanolens.record.events import Chosen, choice
 from nanolens.sizing.devices import hardware_named
 
 Value = TypeVar("Value", str, int)
@@ -73,8 +73,8 @@ def choose_machine(
     numbers stay equal. `local_rank` counts the processes on this machine that train together: each takes one GPU."""
     remembered = remembered or {}
 
-    def choose(what: str, value: Value, because: str) -> Value:
-        tell(Chosen(what=what, value=value, because=because))
+    def choose(what: str, value: Value, because: Message) -> Value:
+        tell(choice(what, value, because))
         return value
 
     device = _device(config.device if config.device != "auto" else choose("device", *_best_device()))
@@ -94,13 +94,13 @@ def choose_machine(
     return Machine(device, dtype, threads, _name(device), memory_bytes)
 
 
-def _best_device() -> tuple[str, str]:
+def _best_device() -> tuple[str, Message]:
     """And why it is."""
     if torch.cuda.is_available():
-        return "cuda", "a CUDA device is there"
+        return "cuda", msg("a CUDA device was found")
     if torch.backends.mps.is_available():
-        return "mps", "an Apple GPU is there"
-    return "cpu", "no CUDA device and no Apple GPU found"
+        return "mps", msg("an Apple GPU was found")
+    return "cpu", msg("no CUDA device and no Apple GPU found")
 
 
 def _device(name: str) -> torch.device:
@@ -113,25 +113,25 @@ def _device(name: str) -> torch.device:
     raise fault(what, fix=msg("use {option:code}", "--device=auto"))
 
 
-def _best_dtype(device: torch.device, remembered: object) -> tuple[str, str]:
+def _best_dtype(device: torch.device, remembered: object) -> tuple[str, Message]:
     if isinstance(remembered, str) and remembered in DTYPES:
-        return remembered, "the run had it before"
+        return remembered, msg("the run had it before")
     if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8:
-        return "bfloat16", "this GPU computes it fast"
+        return "bfloat16", msg("this GPU computes it fast")
     if device.type == "cuda":
-        return "float16", "this GPU has no fast bfloat16"
+        return "float16", msg("this GPU has no fast bfloat16")
     if device.type == "mps":
-        return "float32", "16-bit arithmetic is no faster on this device"
-    return "float32", "16-bit arithmetic is not faster on most CPUs"
+        return "float32", msg("16-bit arithmetic is no faster on this device")
+    return "float32", msg("16-bit arithmetic is not faster on most CPUs")
 
 
-def _threads(remembered: object) -> tuple[int, str]:
+def _threads(remembered: object) -> tuple[int, Message]:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if isinstance(remembered, int) and remembered:
-        return remembered, "the run had it before"
+        return remembered, msg("the run had it before")
     if asked.isdigit() and int(asked) > 0:
-        return int(asked), "OMP_NUM_THREADS says so"
-    return usable_cores(), "physical cores that this process may use"
+        return int(asked), msg("{variable:code} says so", "OMP_NUM_THREADS")
+    return usable_cores(), msg("physical cores that this process may use")
 
 
 def usable_cores() -> int:
@@ -193,7 +193,7 @@ def with_peak(machine: Machine) -> Machine:
 
 def measured_peak(machine: Machine, budget_s: float = PEAK_TRIAL_S) -> float:
     """FLOP/s of the fastest square matmul seen within a fraction of a second. Sizes grow while one is over soon: a CPU
-    that only imitates 16 bit is told apart with small ones, a GPU needs large ones."""
+    that only imitates 16 bit is recognised with small ones, a GPU needs large ones."""
     best, took_s = 0.0, 0.0
     size = 512 if machine.dtype == "float32" else 64  # a busy machine makes anything smaller look endless
     started_at_s = time.perf_counter()

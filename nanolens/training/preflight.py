@@ -33,7 +33,7 @@ OVERLAP_WORTH_TELLING = 0.2
 
 
 @dataclass(frozen=True)
-class Seen:
+class CheckOutcome:
     """What a check saw, what is usual, and, where that is odd without being wrong for certain, a warning."""
 
     seen: float
@@ -58,7 +58,7 @@ def preflight(
     generator = torch.get_rng_state()
     short, short_targets = (each[:SEQUENCES_TRIED, :TOKENS_TRIED] for each in batch)
     trial = randomised(model)
-    checks: dict[str, Callable[[], Seen]] = {
+    checks: dict[str, Callable[[], CheckOutcome]] = {
         "token_ids": lambda: token_ids_fit(dataset, vocab_size),
         "train_val_overlap": lambda: splits_differ(dataset),
         "first_loss": lambda: first_loss(model, (short, short_targets), vocab_size, machine, is_fresh),
@@ -76,19 +76,19 @@ def preflight(
             except UserError as refusal:
                 if may_refuse:
                     raise
-                tell(Warned(step=0, code=name, claim=str(refusal)))
+                tell(Warned(step=0, code=name, claim=str(refusal), words=refusal.faults[0].what))
                 continue
             tell(CheckPassed(check=name, seen=found.seen, usual=found.usual, took_s=time.perf_counter() - started_at_s))
             if found.warning is not None:
-                tell(Warned(step=0, code=found.code, claim=str(found.warning)))
+                tell(Warned(step=0, code=found.code, claim=str(found.warning), words=found.warning))
     finally:
         torch.set_rng_state(generator)
 
 
-def token_ids_fit(dataset: Dataset, vocab_size: int) -> Seen:
+def token_ids_fit(dataset: Dataset, vocab_size: int) -> CheckOutcome:
     largest, last = max(_largest(dataset.train), _largest(dataset.val)), vocab_size - 1
     if largest <= last:
-        return Seen(largest, last)
+        return CheckOutcome(largest, last)
     what = msg(
         "the token files contain id {largest:count}, and the vocabulary has only {size:count} tokens (0 to "
         "{last:count})",
@@ -109,18 +109,18 @@ def _largest(tokens: np.ndarray) -> int:
     return max(int(tokens[start : start + size].max()) for start in starts)
 
 
-def splits_differ(dataset: Dataset) -> Seen:
+def splits_differ(dataset: Dataset) -> CheckOutcome:
     """Share of windows of the val split that stand word for word in the train split."""
     share = overlap(np.asarray(dataset.train[:OVERLAP_TOKENS]), np.asarray(dataset.val[:OVERLAP_TOKENS]))
     if share < OVERLAP_WORTH_TELLING:
-        return Seen(share, 0.0)
+        return CheckOutcome(share, 0.0)
     warning = msg(
         "{share:share} of the val windows ({tokens:count} tokens each) also occur in the train split: val loss will "
         "measure memorisation",
         share,
         OVERLAP_WINDOW,
     )
-    return Seen(share, 0.0, "val_leak", warning)
+    return CheckOutcome(share, 0.0, "val_leak", warning)
 
 
 def overlap(train: np.ndarray, val: np.ndarray) -> float:
@@ -143,7 +143,7 @@ def _hashes(tokens: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def first_loss(model: nn.Module, batch: Batch, vocab_size: int, machine: Machine, is_fresh: bool) -> Seen:
+def first_loss(model: nn.Module, batch: Batch, vocab_size: int, machine: Machine, is_fresh: bool) -> CheckOutcome:
     model.eval()
     with machine.autocast():
         seen = WithLoss(model, chunked=True).eval()(*batch).plain.item()
@@ -155,7 +155,7 @@ def first_loss(model: nn.Module, batch: Batch, vocab_size: int, machine: Machine
             fix=msg("try {option:code}; if it persists, the weights or the model code are faulty", "--dtype=float32"),
         )
     if not is_fresh or abs(seen - usual) <= FIRST_LOSS_TOLERANCE:
-        return Seen(seen, usual if is_fresh else None)
+        return CheckOutcome(seen, usual if is_fresh else None)
     warning = msg(
         "the first loss is {seen:nats}; guessing among {size:count} tokens would give {usual:nats}. The initial "
         "weights are too large, or the loss is not a mean over tokens",
@@ -163,7 +163,7 @@ def first_loss(model: nn.Module, batch: Batch, vocab_size: int, machine: Machine
         vocab_size,
         usual,
     )
-    return Seen(seen, usual, "dead_init", warning)
+    return CheckOutcome(seen, usual, "dead_init", warning)
 
 
 def randomised(model: nn.Module) -> nn.Module:
@@ -178,7 +178,7 @@ def randomised(model: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def nothing_leaks(trial: nn.Module, idx: Tensor, vocab_size: int) -> Seen:
+def nothing_leaks(trial: nn.Module, idx: Tensor, vocab_size: int) -> CheckOutcome:
     """Changes the tokens from the middle on; what the model says before the middle must not notice."""
     middle = idx.shape[1] // 2
     other = idx.clone()
@@ -193,10 +193,10 @@ def nothing_leaks(trial: nn.Module, idx: Tensor, vocab_size: int) -> Seen:
             seen,
         )
         raise fault(what, fix=msg("give the attention a causal mask (position t may only see 0..t)"))
-    return Seen(seen, 0.0)
+    return CheckOutcome(seen, 0.0)
 
 
-def parameters_change(trial: nn.Module, idx: Tensor, targets: Tensor) -> Seen:
+def parameters_change(trial: nn.Module, idx: Tensor, targets: Tensor) -> CheckOutcome:
     """Which parameters get a gradient at all."""
     trial.zero_grad(set_to_none=True)
     WithLoss(trial, chunked=True)(idx, targets).objective.backward()
@@ -209,7 +209,7 @@ def parameters_change(trial: nn.Module, idx: Tensor, targets: Tensor) -> Seen:
     share = 1 - len(still) / len(named)
     fixed = still + [name for name, parameter in trial.named_parameters() if not parameter.requires_grad]
     if not fixed:
-        return Seen(share, 1.0)
+        return CheckOutcome(share, 1.0)
     count, total, names = len(fixed), len(list(trial.parameters())), fixed[:5]
     warning = msg("{count:count} of {all:count} parameter tensors will never change: {names:code}", count, total, names)
-    return Seen(share, 1.0, "frozen_parameters", warning)
+    return CheckOutcome(share, 1.0, "frozen_parameters", warning)

@@ -24,7 +24,7 @@ from nanolens.errors import UserError, fault
 from nanolens.message import msg
 from nanolens.model import build
 from nanolens.model.loss import WithLoss
-from nanolens.record.events import Chosen, Event
+from nanolens.record.events import Event, choice
 from nanolens.sizing.memory import is_head_chunked, padded_vocab
 from nanolens.sizing.shape import flops_per_token, parameters, shape_of
 from nanolens.training.begin import Beginning
@@ -109,8 +109,11 @@ def fresh_model(config: Config, vocab_size: int) -> nn.Module:
 def choose_micro_batch(config: Config, ranks: Ranks, tell: Callable[[Event], None]) -> int:
     size = partition_of(config, ranks.rank, ranks.size).size
     if size != config.batch_size:
-        why = f"{config.gradient_accumulation_steps} micro-batches do not divide by {ranks.size} ranks"
-        tell(Chosen(what="micro-batch of a rank", value=size, because=f"{why}; tokens per update stay"))
+        count = config.gradient_accumulation_steps
+        because = msg(
+            "{count:count micro-batch|micro-batches} for {ranks:count} ranks: made smaller", count, ranks.size
+        )
+        tell(choice("micro-batch of a rank", size, because))
     return size
 
 
@@ -121,19 +124,19 @@ def choose_vocab_size(config: Config, dataset: Dataset, tell: Callable[[Event], 
         raise fault(what, fix=msg("leave it out, or use {option:code}", f"--vocab_size={tokens}"))
     size = given if given is not None else padded_vocab(tokens)
     if given is None and size != tokens:
-        because = f"the {tokens} tokens of the data, up to a multiple of 64"
-        tell(Chosen(what="vocab_size", value=size, because=because))
+        tell(choice("vocab_size", size, msg("the data's {tokens:count} tokens, up to a multiple of 64", tokens)))
     return size
 
 
 def choose_chunked(config: Config, vocab_size: int, tell: Callable[[Event], None], remembered: bool | None) -> bool:
     if config.chunked_head is not None:
         return config.chunked_head
-    value, because = remembered, "the run had it before"
+    value, because = remembered, msg("the run had it before")
     if value is None:
         logits = 4 * config.batch_size * config.block_size * vocab_size
-        value, because = is_head_chunked(config, vocab_size), f"the logits of a micro-batch would be {logits} bytes"
-    tell(Chosen(what="chunked_head", value=value, because=because))
+        value = is_head_chunked(config, vocab_size)
+        because = msg("the logits of a micro-batch would take {size:bytes}", logits)
+    tell(choice("chunked_head", value, because))
     return value
 
 
@@ -141,12 +144,15 @@ def choose_engine(config: Config, machine: Machine, vocab_size: int, tell: Calla
     """`ddp` where the weights, gradients and moments fit on one device with room for the rest; else `fsdp`."""
     if config.engine != "auto":
         return config.engine
-    value, because, room = "ddp", "the model fits on each device", machine.memory_bytes
+    value, because, room = "ddp", msg("the model fits on each device"), machine.memory_bytes
     with contextlib.suppress(UserError):  # a user's own model: its size is not known from its config
         needed = STATE_BYTES * parameters(shape_of(config, vocab_size)).total
         if room and machine.device.type == "cuda" and needed > STATE_FRAC * room:
-            value, because = "fsdp", f"weights, gradients and moments are {needed} bytes, and a device has {room}"
-    tell(Chosen(what="engine", value=value, because=because))
+            value = "fsdp"
+            because = msg(
+                "weights, gradients and moments take {needed:bytes}, and a device has {room:bytes}", needed, room
+            )
+    tell(choice("engine", value, because))
     return value
 
 

@@ -76,7 +76,7 @@ def take_update(
 
 
 @dataclass(frozen=True)
-class Gathered:
+class BatchGradients:
     loss: Tensor  # mean over the whole batch
     data_s: float
     micro_norms: list[float]  # of each micro-batch's own mean gradient, still multiplied by the loss scale
@@ -84,7 +84,7 @@ class Gathered:
 
 def gather_gradients(
     trainee: Trainee, config: Config, machine: Machine, clock: Clock, check: Callable[[], None]
-) -> Gathered:
+) -> BatchGradients:
     """Adds up in `.grad` the gradient of the mean loss over all micro-batches."""
     progress, scaler, ranks = trainee.progress, trainee.scaler, trainee.ranks
     part = partition_of(config, ranks.rank, ranks.size)
@@ -123,7 +123,7 @@ def gather_gradients(
                 norms.clear()
     assert total is not None
     data_s = clock.spent_s("data") - data_before_s
-    return Gathered(total, data_s, torch.stack(micro_norms).tolist() if micro_norms else [])
+    return BatchGradients(total, data_s, torch.stack(micro_norms).tolist() if micro_norms else [])
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def test_every_fault_of_a_question_is_told_at_once(capsys):
             "shakespeare-char",
             "--n_head=7",
             "--min_lr=1",
-            "--warmup_iters=9999",
+            "--lr_decay_iters=50",
             "--eval_iters=0",
             "--hardware=Quantum 9000",
             "--budget=soon",

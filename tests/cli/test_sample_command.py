@@ -39,6 +39,8 @@ def test_the_command_and_the_api_write_the_same(capsys):
     text = said(capsys, "m1", "--prompt=abc", "--max_new_tokens=60")
     assert text == nanolens.load("m1").generate("abc", max_new_tokens=60) + "\n"
     assert text.startswith("abc") and len(text) == 3 + 60 + 1
+    both = nanolens.sample("m1", "m2@20", prompt="abc", max_new_tokens=60)
+    assert both.value["m1@20"] == [text[:-1]] and list(both.data()) == ["m1@20", "m2@20"] and "=== m2@20" in str(both)
 
 
 def test_the_seed_decides_the_text(capsys):

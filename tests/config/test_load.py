@@ -87,7 +87,7 @@ def test_all_faults_are_told_at_once():
         "shakespeare-char",
         [
             ("n_embd", "100"),
-            ("warmup_iters", "9000"),
+            ("lr_decay_iters", "50"),
             ("batchsize", "3"),
             ("dropout", "-1"),
             ("bias", "maybe"),
@@ -102,8 +102,13 @@ def test_all_faults_are_told_at_once():
         "dropout = -1.0 is too small",
         "dtype = int8 is not a valid choice",
         "n_embd = 100 is not divisible by n_head = 6",
-        "the warm-up (9,000 updates) is as long as the run (5,000): the full learning rate would never be reached",
+        "the decay ends at update 50, before the warm-up does (100)",
     }
+
+
+def test_what_is_only_unwise_is_no_fault():
+    """A quick try of a long run's config; `plan` and `diagnose` say that its warm-up is too long."""
+    assert load("shakespeare-char", [("max_iters", "20"), ("warmup_iters", "100")]).config.warmup_iters == 100
 
 
 def test_a_fault_names_value_source_and_fix(tmp_path: Path):

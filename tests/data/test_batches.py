@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanolens.data.batches import Shuffled, eval_windows, gather, whole_split
+from nanolens.data.batches import ShuffledWindows, eval_windows, gather, whole_split
 from nanolens.errors import UserError
 
 TOKENS = np.arange(10_007, dtype=np.uint16)  # each token says where it stands
@@ -15,7 +15,7 @@ TOKENS = np.arange(10_007, dtype=np.uint16)  # each token says where it stands
 
 @given(cursor=st.integers(0, 2000), counts=st.lists(st.integers(0, 40), max_size=8), seed=st.integers(0, 2**63 - 1))
 def test_any_chunking_of_the_cursor_gives_the_same_samples(cursor: int, counts: list[int], seed: int):
-    order = Shuffled(TOKENS, 64, seed)
+    order = ShuffledWindows(TOKENS, 64, seed)
     whole = order.gather(cursor, sum(counts))
     starts = cursor + np.concatenate([[0], np.cumsum(counts)])
     parts = [order.gather(int(start), count) for start, count in zip(starts, counts, strict=False)]
@@ -29,14 +29,14 @@ def test_an_epoch_has_each_target_at_most_once_and_leaves_out_less_than_a_window
 ):
     if size <= block:
         return
-    order = Shuffled(np.arange(size, dtype=np.uint16), block, seed)
+    order = ShuffledWindows(np.arange(size, dtype=np.uint16), block, seed)
     _, targets = order.gather(epoch * order.windows_per_epoch, order.windows_per_epoch)
     assert len(np.unique(targets)) == targets.size
     assert (size - 1) - targets.size < block
 
 
 def test_a_target_is_the_token_after_its_input_also_at_the_seam():
-    order = Shuffled(TOKENS, 64, seed=3)
+    order = ShuffledWindows(TOKENS, 64, seed=3)
     inputs, targets = order.gather(0, order.windows_per_epoch * 3)
     assert np.array_equal(targets, inputs + 1)
     assert inputs.dtype == targets.dtype == np.int64
@@ -45,7 +45,7 @@ def test_a_target_is_the_token_after_its_input_also_at_the_seam():
 
 
 def test_each_epoch_has_its_own_order_and_its_own_offset():
-    order = Shuffled(TOKENS, 64, seed=3)
+    order = ShuffledWindows(TOKENS, 64, seed=3)
     count = order.windows_per_epoch
     first, second = order.windows(0, count), order.windows(count, count)
     assert not np.array_equal(np.sort(first) % 64, np.sort(second) % 64)
@@ -53,22 +53,24 @@ def test_each_epoch_has_its_own_order_and_its_own_offset():
 
 
 def test_over_epochs_every_target_is_seen_equally_often():
-    order = Shuffled(TOKENS, 1000, seed=5)  # a tenth of the text is left over in no epoch, but 6 tokens are
+    order = ShuffledWindows(TOKENS, 1000, seed=5)  # a tenth of the text is left over in no epoch, but 6 tokens are
     _, targets = order.gather(0, order.windows_per_epoch * 50)
     counts = np.bincount(targets.ravel(), minlength=len(TOKENS))[1:]
     assert counts.min() >= 48 and counts.max() <= 50
 
 
 def test_seeds_give_different_orders_and_one_seed_the_same():
-    assert np.array_equal(Shuffled(TOKENS, 64, 1).windows(0, 99), Shuffled(TOKENS, 64, 1).windows(0, 99))
-    assert not np.array_equal(Shuffled(TOKENS, 64, 1).windows(0, 99), Shuffled(TOKENS, 64, 2).windows(0, 99))
+    assert np.array_equal(ShuffledWindows(TOKENS, 64, 1).windows(0, 99), ShuffledWindows(TOKENS, 64, 1).windows(0, 99))
+    assert not np.array_equal(
+        ShuffledWindows(TOKENS, 64, 1).windows(0, 99), ShuffledWindows(TOKENS, 64, 2).windows(0, 99)
+    )
 
 
 def test_ten_billion_tokens_need_no_array(tmp_path):
     path = tmp_path / "sparse.bin"
     with open(path, "wb") as file:
         file.truncate(2 * 10_000_000_000)  # a hole: takes no room
-    order = Shuffled(np.memmap(path, dtype=np.uint16, mode="r"), 1024, seed=1337)
+    order = ShuffledWindows(np.memmap(path, dtype=np.uint16, mode="r"), 1024, seed=1337)
     inputs, _ = order.gather(9_000_000, 4)
     assert inputs.shape == (4, 1024)
     starts = order.windows(0, 10_000)
@@ -108,7 +110,7 @@ def test_a_whole_split_has_every_target_once(size: int, batch: int):
 
 def test_a_split_shorter_than_a_window_is_told_with_its_size():
     for make in (
-        lambda tokens: Shuffled(tokens, 64, 1),
+        lambda tokens: ShuffledWindows(tokens, 64, 1),
         lambda tokens: eval_windows(tokens, 64, 1, 1, 1),
         lambda tokens: whole_split(tokens, 64, 1),
     ):

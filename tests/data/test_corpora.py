@@ -19,7 +19,7 @@ import pytest
 import nanolens
 from nanolens.data import corpora
 from nanolens.data import corpora as hub
-from nanolens.data.corpora import CORPORA, Download, fetch, find_corpus, pydocs_as_jsonl
+from nanolens.data.corpora import NAMED_CORPORA, Download, fetch, find_corpus, pydocs_as_jsonl
 from nanolens.data.store import open_dataset
 from nanolens.errors import UserError
 from nanolens.show.words import say
@@ -149,8 +149,8 @@ def test_shakespeare_is_nanogpts(empty_cache: Path, shakespeare: Path, monkeypat
 
 
 def test_names_are_found_with_dashes_or_underscores():
-    assert find_corpus("fineweb_edu") is find_corpus("fineweb-edu") is CORPORA["fineweb-edu"]
-    assert find_corpus("Shakespeare-Char") is CORPORA["shakespeare_char"]
+    assert find_corpus("fineweb_edu") is find_corpus("fineweb-edu") is NAMED_CORPORA["fineweb-edu"]
+    assert find_corpus("Shakespeare-Char") is NAMED_CORPORA["shakespeare_char"]
     assert find_corpus("nothing") is None
 
 
@@ -200,9 +200,9 @@ SHARDS = {f"sample/10BT/{n:03}_00000.parquet": shard([f"page {n} {m} " * 20 for 
 def test_shards_are_fetched_checked_prepared_and_not_fetched_again(empty_cache: Path, monkeypatch):
     fake = FakeHub(SHARDS | {"data/other.parquet": b""})
     monkeypatch.setattr(hub, "require", lambda module, extra: fake)
-    found = fetch(CORPORA["fineweb-edu"], shards=2)
+    found = fetch(NAMED_CORPORA["fineweb-edu"], shards=2)
     assert [path.name for path in found] == ["000_00000.parquet", "001_00000.parquet"]
-    assert len(fetch(CORPORA["fineweb-edu"])) == 3
+    assert len(fetch(NAMED_CORPORA["fineweb-edu"])) == 3
     assert fake.fetched == sorted(SHARDS), "each once"
     dataset = open_dataset("fineweb-edu")
     assert dataset.facts["documents"] == 90 and dataset.tokenizer.kind == "gpt2"
@@ -214,9 +214,9 @@ def test_a_damaged_shard_is_refused_and_fetched_anew(empty_cache: Path, monkeypa
     fake = FakeHub(SHARDS, damaged="sample/10BT/001_00000.parquet")
     monkeypatch.setattr(hub, "require", lambda module, extra: fake)
     with pytest.raises(UserError, match=r"001_00000.parquet was damaged in download"):
-        fetch(CORPORA["fineweb-edu"])
+        fetch(NAMED_CORPORA["fineweb-edu"])
     fake.damaged = ""
-    assert len(fetch(CORPORA["fineweb-edu"])) == 3
+    assert len(fetch(NAMED_CORPORA["fineweb-edu"])) == 3
     assert fake.fetched == [
         "sample/10BT/000_00000.parquet",
         "sample/10BT/001_00000.parquet",
@@ -228,7 +228,7 @@ def test_a_damaged_shard_is_refused_and_fetched_anew(empty_cache: Path, monkeypa
 def test_a_dataset_in_another_form_is_taken_from_the_hubs_parquet_copy(empty_cache: Path, monkeypatch):
     fake = FakeHub({"plain_text/train/0000.parquet": shard(["a"])}, revision=hub.CONVERTED)
     monkeypatch.setattr(hub, "require", lambda module, extra: fake)
-    assert [path.name for path in fetch(CORPORA["openwebtext"])] == ["0000.parquet"]
+    assert [path.name for path in fetch(NAMED_CORPORA["openwebtext"])] == ["0000.parquet"]
 
 
 def test_the_users_own_parquet_files_come_first(empty_cache: Path, monkeypatch, tmp_path: Path):
@@ -237,7 +237,7 @@ def test_the_users_own_parquet_files_come_first(empty_cache: Path, monkeypatch, 
     (own / "a.parquet").write_bytes(SHARDS["sample/10BT/000_00000.parquet"])
     monkeypatch.setenv("NANOLENS_DATA", str(tmp_path / "mine"))
     monkeypatch.setattr(hub, "require", lambda module, extra: pytest.fail("asked the hub"))
-    assert fetch(CORPORA["fineweb-edu"]) == [own / "a.parquet"]
+    assert fetch(NAMED_CORPORA["fineweb-edu"]) == [own / "a.parquet"]
 
 
 def test_a_hub_that_cannot_be_reached_says_what_to_do(empty_cache: Path, monkeypatch):
@@ -245,11 +245,11 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(empty_cache: Path, monkeyp
     monkeypatch.setattr(fake, "list_repo_files", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("no route")))
     monkeypatch.setattr(hub, "require", lambda module, extra: fake)
     with pytest.raises(UserError) as caught:
-        fetch(CORPORA["openwebtext"])
+        fetch(NAMED_CORPORA["openwebtext"])
     assert "no route" in say(caught.value.faults[0].what) and "$NANOLENS_DATA/openwebtext" in say(
         caught.value.faults[0].fix
     )
-    assert np.all([corpus.name for corpus in CORPORA.values()])
+    assert np.all([corpus.name for corpus in NAMED_CORPORA.values()])
 
 
 @pytest.mark.parametrize("path", ["openwebtext/", "./fineweb-edu"])

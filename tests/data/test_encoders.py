@@ -104,7 +104,7 @@ def test_the_encoder_is_chosen_with_a_reason(monkeypatch):
     monkeypatch.setattr(encoders.importlib.util, "find_spec", lambda name: None)
     slow = encoder_for(GPT2, 10**9, 1)
     slow.close()
-    assert isinstance(slow, ProcessEncoder) and "nanolens[fast]" in slow.because
+    assert isinstance(slow, ProcessEncoder) and "nanolens[fast]" in str(slow.because)
 
 
 @needs_gigatoken
@@ -114,7 +114,7 @@ def test_another_gigatoken_is_not_used_and_that_is_said(monkeypatch):
     monkeypatch.delattr(gigatoken.gigatoken_rs, "PadTruncate")
     slow = encoder_for(GPT2, 10**9, 1)
     slow.close()
-    assert slow.name == "tiktoken" and "not one that nanolens knows" in slow.because
+    assert slow.name == "tiktoken" and "does not know the installed version" in str(slow.because)
 
 
 def test_ids_are_whole_arrays_without_documents_bounds_lost():

@@ -30,7 +30,7 @@ def test_a_text_file_becomes_a_dataset_that_train_finds(here: Path, capsys):
     said = capsys.readouterr().out
     assert said.startswith("data/novel written: 11.8 kB read in ")
     assert "  train: 10,620 tokens, documents: 1\n  val: 1,180 tokens, documents: 1\n" in said
-    assert "chosen: tokenizer = char, because the sources have 11,800 bytes" in said
+    assert "chosen: tokenizer = char, because the sources have 11.8 kB" in said
     assert said.endswith("next: nanolens train --dataset=novel\n")
     assert open_dataset("novel").tokenizer.kind == "char"
 

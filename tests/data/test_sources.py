@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanolens.data.prepare import readers
-from nanolens.data.prepare.documents import LONG_BYTES, Damaged, Documents
+from nanolens.data.prepare.documents import LONG_BYTES, DamageReport, Documents
 from nanolens.data.prepare.readers import blocks_of, count_characters, find_files, read_documents
 from nanolens.errors import UserError
 from tests.data.texts import utf8_text
@@ -23,8 +23,8 @@ from tests.data.texts import utf8_text
 TEXTS = ["first document", "दूसरा\nदस्तावेज़", "third <|endoftext|> one", "x"]
 
 
-def read(*paths: Path, column: str | None = None) -> tuple[list[str], Damaged]:
-    damaged = Damaged()
+def read(*paths: Path, column: str | None = None) -> tuple[list[str], DamageReport]:
+    damaged = DamageReport()
     found: list[str] = []
     unfinished = ""
     for batch in read_documents(find_files(paths), column, damaged, {}):
@@ -93,7 +93,7 @@ def test_parquet_of_several_row_groups(tmp_path: Path, kind):
 
 def test_parquet_is_read_a_few_rows_at_a_time(tmp_path: Path):
     path = write_parquet(tmp_path / "x.parquet", [f"{n} " * 20_000 for n in range(200)], row_group_size=200)
-    batches = list(read_documents(find_files([path]), None, Damaged(), {}))
+    batches = list(read_documents(find_files([path]), None, DamageReport(), {}))
     assert len(batches) >= 4 and max(len(batch.text) for batch in batches) < 8 << 20
     assert 0.5 < sum(batch.read_bytes for batch in batches) / path.stat().st_size < 1.5
 

@@ -77,7 +77,7 @@ def test_without_a_meta_the_tokens_are_gpt2s_and_that_is_said(here: Path):
     found = open_folder(folder)
     assert found.tokenizer == gpt2 and found.vocab_size == 50257
     assert found.facts["bytes_per_token"] == pytest.approx(len(TEXT) / len(gpt2.encode(TEXT)))
-    assert found.chosen[0]["value"] == "gpt2" and "nanoGPT takes GPT-2's" in found.chosen[0]["because"]
+    assert found.chosen[0]["value"] == "gpt2" and "these are GPT-2's tokens" in found.chosen[0]["because"]
     np.array([1, 60_000], dtype=np.uint16).tofile(folder / "val.bin")
     strange = open_folder(folder)
     assert strange.tokenizer is None and strange.vocab_size == 60_001 and strange.tokenizer_fingerprint == ""

@@ -148,7 +148,7 @@ def test_every_answer_begins_with_what_was_read(tmp_path):
     path.write_text(samples.MLX + "something else\n")
     first = " ".join(diagnose(str(path)).text().split("\n\n", 1)[0].split())
     assert (
-        first == "Read 2 updates (step 10 to 20) and 1 evaluation of 1 run written by mlx; 1 of 4 lines not understood."
+        first == "Read 2 updates (step 10 to 20) and 1 evaluation of 1 run written by MLX; 1 of 4 lines not understood."
     )
     assert first in " ".join(explain(str(path)).text().split())
     reading = diagnose(str(path)).data()["run"]["reading"]

@@ -8,7 +8,7 @@ import torch
 from nanolens.model import kernels
 
 
-def turn(T: int, pairs: int) -> torch.Tensor:
+def cos_sin(T: int, pairs: int) -> torch.Tensor:
     angle = torch.outer(
         torch.arange(T, dtype=torch.float64),
         torch.rand(pairs, dtype=torch.float64, generator=torch.Generator().manual_seed(2)),
@@ -19,8 +19,8 @@ def turn(T: int, pairs: int) -> torch.Tensor:
 CASES = {
     "norm": (kernels.norm, (3, 5, 8)),
     "relu squared": (kernels.relu_squared, (3, 5, 8)),
-    "turned": (lambda x: kernels.apply_rotary(x, turn(5, 4)), (2, 5, 3, 8)),
-    "turned part of a larger tensor": (lambda x: kernels.apply_rotary(x[:, :, :2], turn(5, 4)), (2, 5, 3, 8)),
+    "rotated": (lambda x: kernels.apply_rotary(x, cos_sin(5, 4)), (2, 5, 3, 8)),
+    "rotated part of a larger tensor": (lambda x: kernels.apply_rotary(x[:, :, :2], cos_sin(5, 4)), (2, 5, 3, 8)),
     "attention": (lambda x: kernels.causal_attention(*x.transpose(1, 3).unbind(2)), (2, 7, 3, 2, 4)),
 }
 
@@ -49,7 +49,10 @@ def test_the_derivative_is_the_slope(name):
 
 def test_scores_of_turned_vectors_depend_on_their_distance_only():
     q, k = torch.randn(1, 1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 1, 8, dtype=torch.float64)
-    at = kernels.apply_rotary(q.expand(1, 6, 1, 8), turn(6, 4)), kernels.apply_rotary(k.expand(1, 6, 1, 8), turn(6, 4))
+    at = (
+        kernels.apply_rotary(q.expand(1, 6, 1, 8), cos_sin(6, 4)),
+        kernels.apply_rotary(k.expand(1, 6, 1, 8), cos_sin(6, 4)),
+    )
     scores = torch.einsum("bqhd,bkhd->qk", *at)
     for distance in range(6):
         assert scores.diagonal(-distance).std(correction=0) < 1e-12

@@ -80,7 +80,7 @@ def test_the_list_can_be_searched_and_filtered(page) -> None:
     page.keyboard.type("tw")
     until(page, lambda: listed(page) == ["two"])
     page.fill(".search", "")
-    page.click("[data-filter=ill]")
+    page.click("[data-filter=faulty]")
     until(page, lambda: "sick" in listed(page) and "one" not in listed(page))
 
 

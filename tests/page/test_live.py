@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from nanolens.page.runs import Runs
-from nanolens.page.series import Wanted
+from nanolens.page.series import SeriesQuery
 from nanolens.page.server import EventHub
 from nanolens.record import events as e
 from nanolens.record.write import Recorder
@@ -21,7 +21,7 @@ def step(k: int) -> e.StepTaken:
 async def messages(hub: EventHub, name: str, since: int, count: int, act=lambda: None) -> list[tuple[str, dict]]:
     found: list[tuple[str, dict]] = []
     looking = asyncio.create_task(hub.run())
-    stream = hub.stream({name: since}, Wanted())
+    stream = hub.stream({name: since}, SeriesQuery())
     async for raw in stream:
         if raw.startswith(b"event: "):
             head, _, data = raw.decode().partition("\ndata: ")
@@ -93,7 +93,7 @@ def test_a_run_that_cannot_be_diagnosed_ends_nothing(tmp_path: Path, monkeypatch
     async def listen() -> None:
         hub = EventHub(store)
         looking = asyncio.create_task(hub.run())
-        stream = hub.stream({name: 0}, Wanted())
+        stream = hub.stream({name: 0}, SeriesQuery())
         for _ in range(3):
             await anext(stream)
         await asyncio.sleep(1.0)

@@ -140,10 +140,10 @@ def test_a_wish_that_makes_no_sense_is_refused(door, wish: str) -> None:
 
 
 def test_new_rows_are_told_from_where_the_page_stands(door) -> None:
-    from nanolens.page.series import Wanted, tail_of
+    from nanolens.page.series import SeriesQuery, tail_of
 
     columns = door.store.columns(door.id_of("one"))
-    tail = tail_of(columns, Wanted(smooth=10), 395)
+    tail = tail_of(columns, SeriesQuery(smooth=10), 395)
     assert tail["step"] == [396, 397, 398, 399, 400] and len(tail["series"]["smoothed"]) == 5
     assert tail["series"]["loss"] == read_run(door.store.root / "one").steps.loss[395:].tolist()
 

@@ -117,7 +117,7 @@ def test_the_range_is_at_most_twice_as_long_at_its_end(card):
 def test_a_device_without_a_table_entry_gets_no_time():
     machine = MachineFacts("some card", "gpu", "bfloat16", None, 1, 8e9, is_this_one=False)
     row = make_plan(GPU_DEMO, SHAKESPEARE, machine).row("total_s")
-    assert row.value is None and row.origin == "unknown"
+    assert not row.is_known and row.origin == "unknown"
 
 
 # --- arithmetic
@@ -142,7 +142,7 @@ def test_every_number_says_where_it_comes_from():
     for section in plan.sections:
         for row in section.rows:
             assert row.origin in ("given", "measured", "calculated", "estimated", "unknown") and say(row.how)
-            if row.low is not None and row.value is not None:
+            if row.low is not None and row.is_known:
                 assert row.low <= row.value <= row.high, row.key
 
 
@@ -220,7 +220,11 @@ def test_a_section_and_a_warning_of_another_file_join_the_plan(monkeypatch):
         yield PlanSection(
             "links",
             msg("Links"),
-            (PlanFigure("link_bytes", msg("bytes"), asked.shape.n_embd, "bytes", "calculated", msg("of the shape")),),
+            (
+                PlanFigure(
+                    asked.shape.n_embd, msg("of the shape"), "calculated", "bytes", key="link_bytes", what=msg("bytes")
+                ),
+            ),
         )
         evidence = (Evidence(msg("bytes"), 2, 1, msg("the shape"), msg("of the shape")),)
         yield Finding("links_slow", "likely", msg("the links are slow"), evidence, None, msg("they are fast"))
@@ -343,7 +347,7 @@ def test_a_known_run_of_the_same_shape_and_length_tells_the_end():
 
 def test_an_unknown_corpus_has_no_expected_loss():
     row = make_plan(WIDE, DataFacts("my letters", 10**6, 10**5, 50304), on("RTX 4070")).row("final_loss")
-    assert row.value is None and "forecast" in say(row.how)
+    assert not row.is_known and "forecast" in say(row.how)
 
 
 # --- a budget turned round

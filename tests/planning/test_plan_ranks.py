@@ -10,15 +10,16 @@ from nanolens.config.fields import Config
 from nanolens.errors import UserError
 from nanolens.message import msg
 from nanolens.planning import make_plan
-from nanolens.planning.figures import DataFacts, MachineFacts, RanksAsked
-from nanolens.planning.time import GRADIENT_BUCKETS, LATENCY_S, asked_ranks, needed_micro_batches, together
+from nanolens.planning.figures import Cluster, DataFacts, MachineFacts
+from nanolens.planning.time import LATENCY_S, asked_ranks, needed_micro_batches, together
 from nanolens.sizing.devices import hardware_named
+from nanolens.sizing.memory import GRADIENT_BUCKETS
 
 GPT2_BYTES = 4 * 124e6
 
 
-def asked(count: int, bytes_per_s: float, speeds: tuple[float, ...] = ()) -> RanksAsked:
-    return RanksAsked(count, bytes_per_s, 0.0, speeds or (1.0,) * count, msg("test"))
+def asked(count: int, bytes_per_s: float, speeds: tuple[float, ...] = ()) -> Cluster:
+    return Cluster(count, bytes_per_s, 0.0, speeds or (1.0,) * count, msg("test"))
 
 
 def test_one_machine_sends_nothing():

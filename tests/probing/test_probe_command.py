@@ -11,7 +11,7 @@ from nanolens.cli import main
 
 
 def test_the_plan_says_what_would_be_done_and_cost(run: Path, capsys: pytest.CaptureFixture):
-    assert main(["probe", f"{run}@24", "--plan", "--question=rate"]) == 0
+    assert main(["probe", f"{run}@24", "--plan", "--question=lr"]) == 0
     said = capsys.readouterr().out
     assert "as-planned-20: unchanged: the rest of the schedule, compressed into 20 updates" in said
     assert "of the run" in said

@@ -47,13 +47,13 @@ def test_no_question_costs_more_than_fifteen_percent_of_the_run():
         CONFIG, n_layer=4, n_head=4, n_embd=128, block_size=64, batch_size=12, gradient_accumulation_steps=1
     )
     for planned in plan(
-        frame_of(config, 600, 64), ("numbers", "where", "data", "regularisation", "rate", "batch", "size")
+        frame_of(config, 600, 64), ("numbers", "where", "data", "regularisation", "lr", "batch", "size")
     ):
         assert planned.cost <= 0.15 * config.max_iters, planned.question
 
 
 def test_branches_are_as_long_as_their_question_may_be_and_a_budget_makes_all_shorter():
-    usual, cut = (plan(frame_of(CONFIG, 600, 64, allowed), ("rate", "regularisation")) for allowed in (None, 50.0))
+    usual, cut = (plan(frame_of(CONFIG, 600, 64, allowed), ("lr", "regularisation")) for allowed in (None, 50.0))
     for one, other in zip(usual, cut, strict=True):
         assert other.frame.updates < one.frame.updates and other.cost <= 50.0 < one.cost
 
@@ -61,10 +61,9 @@ def test_branches_are_as_long_as_their_question_may_be_and_a_budget_makes_all_sh
 def test_a_fall_to_zero_is_tried_where_the_schedule_does_not_fall_by_itself():
     steady = dataclasses.replace(CONFIG, decay_lr=False)
     names = [
-        {branch.name for branch in plan(frame_of(config, 600, 64), ("rate",))[0].branches}
-        for config in (CONFIG, steady)
+        {branch.name for branch in plan(frame_of(config, 600, 64), ("lr",))[0].branches} for config in (CONFIG, steady)
     ]
-    assert ["rate-to-zero" in each for each in names] == [False, True]
+    assert ["lr-to-zero" in each for each in names] == [False, True]
 
 
 def test_pairing_sees_a_gain_that_the_spread_of_the_batches_hides():
@@ -80,20 +79,20 @@ def effect(cause: str, expected: float, error: float, **more) -> Effect:
 
 def test_a_certain_fault_comes_before_the_largest_gain_and_ends_the_questions():
     leak = effect("mask_leak", -2.0, 0.1, is_fact=True)
-    order = ranked([effect("rate_too_low", 0.5, 0.1), effect("rate_too_high", 0.9, 0.5), leak])
+    order = ranked([effect("lr_too_low", 0.5, 0.1), effect("lr_too_high", 0.9, 0.5), leak])
     assert [each.cause for each in order] == [
         "mask_leak",
-        "rate_too_low",
-        "rate_too_high",
+        "lr_too_low",
+        "lr_too_high",
     ]  # an unclear gain is last, however large
     assert is_settled(order) and not is_settled(order[1:])
 
 
 def test_a_batch_that_wins_no_more_than_a_lower_rate_does_not_come_before_it():
-    rate, batch = effect("rate_too_high", 0.032, 0.007), effect("batch_too_small", 0.06, 0.015)
-    assert [each.cause for each in ranked([batch, rate])] == ["rate_too_high", "batch_too_small"]
+    rate, batch = effect("lr_too_high", 0.032, 0.007), effect("batch_too_small", 0.06, 0.015)
+    assert [each.cause for each in ranked([batch, rate])] == ["lr_too_high", "batch_too_small"]
     larger = effect("batch_too_small", 0.2, 0.015)
-    assert [each.cause for each in ranked([larger, rate])] == ["batch_too_small", "rate_too_high"]
+    assert [each.cause for each in ranked([larger, rate])] == ["batch_too_small", "lr_too_high"]
 
 
 def test_an_interval_holds_the_error_of_the_measurement_and_what_becomes_of_such_gains():
@@ -160,7 +159,7 @@ def test_a_grown_model_computes_the_same_and_its_copies_part(bias: bool):
 FINDING = Finding(
     "lr_too_high",
     "likely",
-    msg("the rate is too high"),
+    msg("the learning rate is too high"),
     (Evidence(msg("x"), 1.0, 2.0, msg("here"), msg("so")),),
     None,
     msg("otherwise"),
@@ -181,7 +180,7 @@ FINDING = Finding(
 def test_a_probe_makes_a_finding_surer_or_drops_it(sureness: str, measured: dict, becomes: str | None):
     probes = {
         "step": 600,
-        "effects": [{"cause": "rate_too_high", "change": "the rate falls to zero", "se": 0.01, **measured}],
+        "effects": [{"cause": "lr_too_high", "change": "the learning rate falls to zero", "se": 0.01, **measured}],
     }
     run = RunRecord(
         "r", Conventions("nanolens"), steps_from({}, 0), evals_from({}, 0), {"probes": Known(probes, "recorded")}

@@ -8,7 +8,7 @@ from nanolens.probing.words import probe_data, probe_parts
 from nanolens.show.document import plain
 
 RATE = Effect(
-    "rate_too_high",
+    "lr_too_high",
     msg("the learning rate falls to zero over {count:count} updates", count=30),
     0.0812,
     0.0061,
@@ -17,8 +17,8 @@ RATE = Effect(
     0.186,
     37.0,
     1.5,
-    "nanolens train runs/a/probes/000720-rate-to-zero.toml",
-    "runs/a/probes/000720-rate-to-zero",
+    "nanolens train runs/a/probes/000720-lr-to-zero.toml",
+    "runs/a/probes/000720-lr-to-zero",
 )
 SIZE = Effect("model_too_small", msg("twice as wide"), 0.01, 0.005, -0.05, -0.1, 0.01, 133.0)
 LEAK = Effect("mask_leak", msg("predictions change"), -2.1, 0.1, -2.1, -2.3, -1.9, 1.0, is_fact=True)
@@ -26,12 +26,12 @@ LEAK = Effect("mask_leak", msg("predictions change"), -2.1, 0.1, -2.1, -2.3, -1.
 
 def answer(*effects: Effect, **more) -> ProbeAnswer:
     return ProbeAnswer(
-        "runs/a", 720, 480, False, ranked(effects), costs={"rate": 120.0}, run_cost=1200.0, took_s=18.0, **more
+        "runs/a", 720, 480, False, ranked(effects), costs={"lr": 120.0}, run_cost=1200.0, took_s=18.0, **more
     )
 
 
 def test_the_cause_comes_first_with_its_numbers_and_what_to_type():
-    said = plain(probe_parts(answer(SIZE, RATE, readings=(Measurement("rate", msg("a reading")),))), 100)
+    said = plain(probe_parts(answer(SIZE, RATE, readings=(Measurement("lr", msg("a reading")),))), 100)
     assert said.startswith(
         """What limits runs/a at step 720
 
@@ -44,7 +44,7 @@ cause                                       gain in the branch            by the
   the model is too small                       0.0100 ± 0.0050  -0.05 [-0.10 … 0.01]  11.1%
 """
     )
-    assert "  nanolens train runs/a/probes/000720-rate-to-zero.toml\n" in said and "- a reading" in said
+    assert "  nanolens train runs/a/probes/000720-lr-to-zero.toml\n" in said and "- a reading" in said
 
 
 def test_a_run_with_nothing_wrong_is_said_to_have_nothing_wrong():

@@ -44,12 +44,12 @@ def test_an_unchanged_branch_is_bit_equal_to_the_runs_own_continuation(run: Path
 
 def test_every_question_is_answered_and_every_branch_is_a_run(run: Path, answer: ProbeAnswer):
     assert set(answer.costs) == set(QUESTIONS) and not answer.not_asked
-    assert {effect.question for effect in answer.effects} >= {"data", "regularisation", "rate", "batch", "size"}
+    assert {effect.question for effect in answer.effects} >= {"data", "regularisation", "lr", "batch", "size"}
     names = {path.name.partition("-")[2] for path in find_runs(run) if path != run}
     assert names >= {
         "unchanged",
         "as-planned-20",
-        "rate-x2",
+        "lr-x2",
         "dropout-0",
         "weight-decay-0",
         "batch-x4",
@@ -63,14 +63,14 @@ def test_branches_are_judged_on_the_same_tokens(run: Path, answer: ProbeAnswer):
     branches = [
         path
         for path in find_runs(run / "probes")
-        if path.name.partition("-")[2] in ("as-planned-20", "rate-x2", "width-x2")
+        if path.name.partition("-")[2] in ("as-planned-20", "lr-x2", "width-x2")
     ]
     assert len({read_run(path).evals.batches[-1] for path in branches}) == 1
 
 
 def test_what_was_asked_before_is_not_run_again(run: Path, answer: ProbeAnswer):
     told: list = []
-    again = probe(f"{run}@{STEP}", ("rate", "size"), tell=told.append)
+    again = probe(f"{run}@{STEP}", ("lr", "size"), tell=told.append)
     assert not told
     assert [effect.gain for effect in again.effects if effect.cause == "model_too_small"] == [
         effect.gain for effect in answer.effects if effect.cause == "model_too_small"

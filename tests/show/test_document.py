@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 from nanolens.message import msg
 from nanolens.show.answer import html, markdown
 from nanolens.show.curves import Series
-from nanolens.show.document import Block, Chart, Table, bullet, cells, for_stream, painted, plain
+from nanolens.show.document import Chart, Table, TextBlock, bullet, cells, for_stream, painted, plain
 
 HINDI = "मॉडल ने अभी कुछ नहीं सीखा, वह अटकल लगाता है: उससे ln 65 = 4.1744 मिलना चाहिए, मिला 4.2000।"
 
 
 def test_a_paragraph_hangs_below_its_mark() -> None:
     assert (
-        plain([Block("one two three four five six seven", indent=2, mark="- ")], 30)
+        plain([TextBlock("one two three four five six seven", indent=2, mark="- ")], 30)
         == "  - one two three four five\n    six seven\n"
     )
 
 
 def test_a_number_stays_with_its_unit() -> None:
-    assert "35.0 TFLOP/s" in plain([Block("that is a speed of about 35.0\u00a0TFLOP/s here")], 30)
+    assert "35.0 TFLOP/s" in plain([TextBlock("that is a speed of about 35.0\u00a0TFLOP/s here")], 30)
 
 
 def test_lines_to_be_copied_are_never_broken() -> None:
     command = "nanolens train shakespeare-char --max_iters=1750 --dropout=0.2 --weight_decay=0.1"
-    assert command in plain([Block(command, "command", indent=4)], 40)
+    assert command in plain([TextBlock(command, "command", indent=4)], 40)
 
 
 def test_vowel_signs_above_and_below_take_no_column() -> None:
@@ -38,13 +38,13 @@ def test_vowel_signs_above_and_below_take_no_column() -> None:
 @given(st.text(alphabet="ab क म ि ु ँ ा।é", max_size=200), st.integers(30, 100))
 def test_no_line_is_wider_than_asked_and_no_word_is_lost(text: str, width: int) -> None:
     words = [word[: width - 4] for word in text.split()]
-    shown = plain([Block(" ".join(words), mark="- ")], width)
+    shown = plain([TextBlock(" ".join(words), mark="- ")], width)
     assert all(cells(line) <= width for line in shown.splitlines())
     assert shown.removeprefix("- ").split() == words or not words
 
 
 def test_hindi_wraps_by_its_columns() -> None:
-    lines = plain([Block(HINDI)], 40).splitlines()
+    lines = plain([TextBlock(HINDI)], 40).splitlines()
     assert len(lines) > 1 and all(cells(line) <= 40 for line in lines)
     assert " ".join(lines) == HINDI
 
@@ -53,33 +53,33 @@ def test_colours_change_nothing_but_the_colour() -> None:
     import re
 
     blocks = [
-        Block("title [not markup] :smile:", "head"),
-        Block(HINDI, indent=2, mark="- "),
-        Block("iter 0: loss 4.2", "quote"),
+        TextBlock("title [not markup] :smile:", "head"),
+        TextBlock(HINDI, indent=2, mark="- "),
+        TextBlock("iter 0: loss 4.2", "quote"),
     ]
     assert re.sub(r"\x1b\[[0-9;]*m", "", painted(blocks, 60)) == plain(blocks, 60)
     assert "\x1b[" in painted(blocks, 60)
 
 
 def test_a_pipe_gets_plain_text() -> None:
-    assert for_stream([Block("title", "head")], io.StringIO()) == "title\n"
+    assert for_stream([TextBlock("title", "head")], io.StringIO()) == "title\n"
 
 
 def test_a_foreign_line_cannot_steer_the_terminal() -> None:
-    assert plain([Block("iter 0\x1b[2J\x07: loss 4.2", "quote")]) == "iter 0·[2J·: loss 4.2\n"
+    assert plain([TextBlock("iter 0\x1b[2J\x07: loss 4.2", "quote")]) == "iter 0·[2J·: loss 4.2\n"
 
 
 PARTS = [
-    Block(msg("Plan for {data:code}", data="a|b"), "title"),
-    Block("", "body"),
-    Block(msg("In short"), "head"),
+    TextBlock(msg("Plan for {data:code}", data="a|b"), "title"),
+    TextBlock("", "body"),
+    TextBlock(msg("In short"), "head"),
     bullet(msg("Best: {settings:code}, val loss {val:nats}.", settings="<lr>", val=1.5)),
-    Block("below it", "note", indent=5),
+    TextBlock("below it", "note", indent=5),
     bullet("second"),
     Table(["n", ""], [["1", msg("loss")]], left=(1,)),
-    Block("first command", "command", indent=2),
-    Block("second command", "command", indent=2),
-    Block("1 < 2"),
+    TextBlock("first command", "command", indent=2),
+    TextBlock("second command", "command", indent=2),
+    TextBlock("1 < 2"),
 ]
 
 

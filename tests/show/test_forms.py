@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nanolens.message import msg
-from nanolens.show.words import LANGUAGES, TIE, paragraphs, say, show, tied
+from nanolens.show.words import LANGUAGES, TIE, non_breaking, paragraphs, say, show
 
 FORMS = [
     (34.98e12, "flops_per_s", "35.0 TFLOP/s"),
@@ -87,7 +87,7 @@ def test_a_message_inside_a_message_is_translated_too() -> None:
 
 def test_a_number_and_its_unit_are_tied_for_whoever_breaks_lines() -> None:
     message = msg("It took {took}.", took=msg("{wall:seconds} in all.", wall=0.011))
-    assert tied(message) == f"It took 11.0{TIE}ms in all.."
+    assert non_breaking(message) == f"It took 11.0{TIE}ms in all.."
     assert say(message) == "It took 11.0 ms in all.."
 
 

@@ -150,7 +150,7 @@ def test_a_tracker_that_is_well_gets_everything_and_nothing_is_said(fake, tmp_pa
     assert (calls / "rows").read_text().split() == [str(k) for k in range(31)]
     assert (calls / "finish").exists()
     chosen = [mark.text for mark in read_run(tmp_path / "run").marks if mark.kind == "chosen"]
-    assert chosen == ["wandb = https://wandb.example/run: the run is sent there as it goes on"]
+    assert chosen == ["wandb = https://wandb.example/run: the run is sent there while it trains"]
 
 
 def test_a_tracker_process_ends_when_the_training_is_killed(fake, tmp_path: Path):

@@ -31,7 +31,7 @@ class Poison:
         if self.count not in self.tries:
             return gathered
         if self.kind == "loss":
-            return step_module.Gathered(gathered.loss * math.nan, gathered.data_s, gathered.micro_norms)
+            return step_module.BatchGradients(gathered.loss * math.nan, gathered.data_s, gathered.micro_norms)
         value = math.nan if self.kind == "gradient" else math.inf
         trainee.model.blocks[1].mlp.up.weight.grad[0, 0] = value
         return gathered

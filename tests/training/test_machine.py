@@ -18,7 +18,7 @@ def test_what_was_left_to_the_program_is_told_with_a_reason():
     told: list[Chosen] = []
     machine = choose_machine(but(device="auto", dtype="auto", threads=None), told.append)
     assert {event.what for event in told} == {"device", "dtype", "threads"}
-    assert all(event.because for event in told)
+    assert all(event.because and event.because == str(event.words) for event in told)
     assert machine.threads >= 1
 
 

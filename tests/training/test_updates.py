@@ -162,10 +162,10 @@ def test_training_does_not_import_torchs_compiler(tmp_path: Path):
 
 
 def test_batches_are_those_of_the_order_wherever_one_begins(data: Dataset):
-    from nanolens.data.batches import Shuffled
+    from nanolens.data.batches import ShuffledWindows
     from nanolens.training.feed import ShuffledFeed
 
-    order = Shuffled(data.train, 16, 3)
+    order = ShuffledWindows(data.train, 16, 3)
     feed = ShuffledFeed(data.train, 16, 5, 3, torch.device("cpu"))
     for sample in (0, 5, 10, 1000, 3, 317, 320, 322, 2 * order.windows_per_epoch - 2, 10_000):
         for ours, wanted in zip(feed.take(sample), order.gather(sample, 5), strict=True):

@@ -27,7 +27,7 @@ from nanolens.data.prepare.documents import (
     SINGLE_TRAIN_FRAC,
     AtCharacter,
     ByHash,
-    Damaged,
+    DamageReport,
     Dedup,
     SplitRule,
     characters_in,
@@ -68,7 +68,7 @@ VAL_FRAC, MOST_VAL_BYTES = 0.1, 32 << 20
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     folder: Path
     about: Sidecar
     was_ready: bool = False  # nothing had to be done
@@ -90,16 +90,16 @@ def prepare(
     name: str = "",
     progress: OnProgress | None = None,
     part: str | None = None,
-) -> Prepared:
+) -> PreparedData:
     """`tokenizer` is "auto", "char", "gpt2", "bpe", a folder that holds one, or a Tokenizer. `part`: "3/16" prepares
     only that part of the files, "join" puts the parts together (see `parts.py`)."""
     started = time.perf_counter()
     given = [str(source) for source in sources]
-    name, workers, told = name or out.name, workers or usable_cores(), progress or (lambda _: None)
+    name, workers, on_progress = name or out.name, workers or usable_cores(), progress or (lambda _: None)
     with tempfile.TemporaryDirectory() as spool:
         here = [readers.spool_stdin(Path(spool)) if source == readers.STDIN else source for source in given]
         found = readers.find_files(here)
-        job = PrepareJob(found, given, tokenizer, vocab_size, text_column, dedup, val_frac, name, workers, told)
+        job = PrepareJob(found, given, tokenizer, vocab_size, text_column, dedup, val_frac, name, workers, on_progress)
         ready = None
         if part is not None and (one := parts.asked_part(part)) is not None:
             out, about = _prepare_part(out, job, one)
@@ -114,8 +114,8 @@ def prepare(
                     raise
         took_s = time.perf_counter() - started
         if ready is not None:
-            return Prepared(out, ready, was_ready=True, took_s=took_s)
-        return Prepared(out, about, took_s=took_s, stages_s=job.stages_s)
+            return PreparedData(out, ready, was_ready=True, took_s=took_s)
+        return PreparedData(out, about, took_s=took_s, stages_s=job.stages_s)
 
 
 def _find_ready(out: Path, job: PrepareJob) -> Sidecar | None:
@@ -239,7 +239,7 @@ def _first_rule(job: PrepareJob) -> SplitRule:
         return ByHash(_choose_val_frac(job) if job.val_frac is None else job.val_frac)
     try:
         return _cut(job, readers.count_characters(job.found[0].path))
-    except (readers.Broken, OSError) as problem:
+    except (readers.BrokenFile, OSError) as problem:
         what = msg("this is not readable text: {problem}", str(problem))
         fix = msg("save it as UTF-8, for example with {command:code}", "iconv -f LATIN1 -t UTF-8 OLD > NEW")
         raise fault(what, where=str(job.found[0].path), fix=fix) from None
@@ -250,7 +250,7 @@ def _better_rule(job: PrepareJob, result: EncodeResult) -> SplitRule | None:
     if not isinstance(rule, ByHash):
         return None
     if result.documents == 1:
-        batches = readers.read_documents(job.found, job.text_column, Damaged(), {})
+        batches = readers.read_documents(job.found, job.text_column, DamageReport(), {})
         return _cut(job, sum(characters_in(batch.text) for batch in batches))
     if result.few and not fits(result.text_bytes["val"], sum(result.text_bytes.values()), rule.val_frac):
         keys, sizes = (np.concatenate(arrays) for arrays in zip(*result.few, strict=True))
@@ -264,7 +264,8 @@ def _cut(job: PrepareJob, characters: int) -> AtCharacter:
 
 def _choose_val_frac(job: PrepareJob) -> float:
     frac = min(VAL_FRAC, MOST_VAL_BYTES / max(1, job.bytes))
-    job.choose("val_frac", frac, f"a tenth of the documents, but not much more than {MOST_VAL_BYTES:,} bytes")
+    because = msg("a tenth of the documents, but not much more than {most:bytes}", MOST_VAL_BYTES)
+    job.choose("val_frac", frac, because)
     return frac
 
 

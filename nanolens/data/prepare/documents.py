@@ -65,7 +65,7 @@ Batch = Documents | Piece
 
 
 @dataclass
-class Damaged:
+class DamageReport:
     """Rows and files that could not be used: all are counted, the first are named."""
 
     count: int = 0

@@ -35,7 +35,7 @@ from nanolens.data.tokenizers import (
     tokenizer_from_files,
 )
 from nanolens.errors import fault, require
-from nanolens.message import msg
+from nanolens.message import Message, msg
 
 Encoded = tuple[np.ndarray, np.ndarray]  # ids of all documents, and the bounds of each; its mark belongs to it
 
@@ -44,7 +44,7 @@ SMALL_BYTES = 4 << 20  # below this, loading a fast encoder or starting processe
 
 class Encoder(ABC):
     name: str
-    because: str
+    because: Message | None
 
     @abstractmethod
     def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
@@ -59,16 +59,18 @@ def encoder_for(tokenizer: Tokenizer, source_bytes: int, workers: int) -> Encode
         return CharEncoder(tokenizer)
     assert isinstance(tokenizer, BytePairTokenizer)
     if source_bytes <= SMALL_BYTES:
-        return TiktokenEncoder(tokenizer, "the text is short")
+        return TiktokenEncoder(tokenizer, msg("the text is short"))
     if not isinstance(tokenizer, GPT2Tokenizer):
-        return ProcessEncoder(tokenizer, workers, "gigatoken knows no split pattern but the published ones")
+        return ProcessEncoder(tokenizer, workers, msg("gigatoken only knows the published split patterns"))
     if importlib.util.find_spec("gigatoken") is None:
-        because = "gigatoken is not installed; pip install 'nanolens[fast]' makes this many times faster"
+        install = "pip install 'nanolens[fast]'"
+        because = msg("gigatoken is not installed; {install:code} makes this many times faster", install)
         return ProcessEncoder(tokenizer, workers, because)
     try:
         return GigatokenEncoder(tokenizer)
     except (ImportError, AttributeError, TypeError) as error:  # young: another release may call things otherwise
-        return ProcessEncoder(tokenizer, workers, f"the installed gigatoken is not one that nanolens knows ({error})")
+        because = msg("nanolens does not know the installed version of gigatoken ({error})", str(error))
+        return ProcessEncoder(tokenizer, workers, because)
 
 
 def with_marks(ids: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
@@ -78,7 +80,7 @@ def with_marks(ids: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded
 
 
 class CharEncoder(Encoder):
-    name, because = "table", ""  # from code point to id; there is nothing to choose
+    name, because = "table", None  # from code point to id; there is nothing to choose
 
     def __init__(self, tokenizer: CharTokenizer):
         self.tokenizer = tokenizer
@@ -106,7 +108,7 @@ def code_points(text: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.nd
 class TiktokenEncoder(Encoder):
     name = "tiktoken"
 
-    def __init__(self, tokenizer: BytePairTokenizer, because: str):
+    def __init__(self, tokenizer: BytePairTokenizer, because: Message):
         self.tokenizer, self.because = tokenizer, because
 
     def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
@@ -129,7 +131,7 @@ class ProcessEncoder(Encoder):
 
     name = "tiktoken"
 
-    def __init__(self, tokenizer: BytePairTokenizer, workers: int, because: str):
+    def __init__(self, tokenizer: BytePairTokenizer, workers: int, because: Message):
         self.because = because
         self._folder = tempfile.TemporaryDirectory(prefix="nanolens-")
         for name, payload in tokenizer.to_files().items():
@@ -200,8 +202,8 @@ class GigatokenEncoder(Encoder):
             self._encoder = BPETokenizer.from_tiktoken(path, "gpt2", {self.SEPARATOR: tokenizer.end_of_document})
 
     @property
-    def because(self) -> str:  # type: ignore[override]
-        return f"it is installed, and gave tiktoken's ids on {self.checked_bytes:,} bytes that were encoded by both"
+    def because(self) -> Message:  # type: ignore[override]
+        return msg("it is installed, and gave tiktoken's ids on {size:bytes} that both encoded", self.checked_bytes)
 
     def encode(self, text: np.ndarray, bounds: np.ndarray, mark: int | None) -> Encoded:
         documents = documents_of(text, bounds)

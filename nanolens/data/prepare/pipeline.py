@@ -22,7 +22,7 @@ from nanolens.data.prepare.documents import (
     FEW_DOCUMENTS,
     AtCharacter,
     Batch,
-    Damaged,
+    DamageReport,
     Dedup,
     Documents,
     NearDuplicates,
@@ -36,10 +36,10 @@ from nanolens.data.prepare.documents import (
 )
 from nanolens.data.prepare.encoders import OWN_PATTERN, Encoder, code_points, train_bpe
 from nanolens.data.prepare.readers import SourceFile, read_documents
-from nanolens.data.token_files import FORMAT, INDEX, documents_file, tokens_file
+from nanolens.data.token_files import FORMAT, INDEX, choice_made, documents_file, tokens_file
 from nanolens.data.tokenizers import (
     GPT2_PATTERN,
-    KINDS,
+    TOKENIZER_KINDS,
     CharTokenizer,
     GPT2Tokenizer,
     OwnBPETokenizer,
@@ -47,7 +47,7 @@ from nanolens.data.tokenizers import (
     tokenizer_from_files,
 )
 from nanolens.errors import fault
-from nanolens.message import msg
+from nanolens.message import Message, msg
 
 # Up to here characters are a sensible vocabulary, and few texts are large enough for 50,257 tokens
 SMALL_CORPUS_BYTES = 16 << 20
@@ -84,7 +84,7 @@ class PrepareJob:
     val_frac: float | None
     name: str
     workers: int
-    told: OnProgress
+    on_progress: OnProgress
     chosen: list[dict[str, object]] = field(default_factory=list)
     # Seconds of all threads in each kind of work: together more than the time that passed where cores work side by side
     stages_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -95,11 +95,13 @@ class PrepareJob:
             self.tokenizer = tokenizer_from_files(Path(self.tokenizer))
         if self.tokenizer == "auto":
             self.tokenizer = "char" if self.bytes <= SMALL_CORPUS_BYTES else "gpt2"
-            because = f"the sources have {self.bytes:,} bytes; up to {SMALL_CORPUS_BYTES:,} characters do well"
+            because = msg(
+                "the sources have {size:bytes}; up to {most:bytes} characters do well", self.bytes, SMALL_CORPUS_BYTES
+            )
             self.choose("tokenizer", self.tokenizer, because)
-        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in (*KINDS, *OWN_BPE):
+        if not isinstance(self.tokenizer, Tokenizer) and self.tokenizer not in (*TOKENIZER_KINDS, *OWN_BPE):
             what = msg("there is no tokenizer named {name:code}", self.tokenizer)
-            raise fault(what, fix=msg("use {kinds:code}, or a folder with a tokenizer", [*KINDS, OWN_BPE[1]]))
+            raise fault(what, fix=msg("use {kinds:code}, or a folder with a tokenizer", [*TOKENIZER_KINDS, OWN_BPE[1]]))
         if self.vocab_size is not None and self.tokenizer not in OWN_BPE:
             kind, where = str(self.tokenizer), msg("--vocab_size={size}", self.vocab_size)
             what = msg("vocab_size applies only to a BPE trained on your text; this tokenizer is {kind:code}", kind)
@@ -124,8 +126,8 @@ class PrepareJob:
             "val_frac": self.val_frac,
         }
 
-    def choose(self, what: str, value: object, because: str) -> None:
-        self.chosen.append({"what": what, "value": value, "because": because})
+    def choose(self, what: str, value: object, because: Message) -> None:
+        self.chosen.append(choice_made(what, value, because))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -163,10 +165,11 @@ def _characters_of(job: PrepareJob) -> CharTokenizer:
 def _own_bpe(job: PrepareJob, pattern: str) -> OwnBPETokenizer:
     size = job.vocab_size or DEFAULT_BPE_SIZE
     if job.vocab_size is None:
-        job.choose("vocab_size", size, "none was given")
+        job.choose("vocab_size", size, msg("none was given"))
     trained = train_bpe(_sample_of(job), size, pattern)
     if trained.vocab_size < size:
-        job.choose("vocab_size", trained.vocab_size, f"the text has no pair left to join; {size} was asked for")
+        because = msg("the text has no pair left to join; {size:count} was asked for", size)
+        job.choose("vocab_size", trained.vocab_size, because)
     return trained
 
 
@@ -183,9 +186,9 @@ def _sample_of(job: PrepareJob) -> Iterator[str]:
 
 def _read_for_vocabulary(job: PrepareJob) -> Iterator[Batch]:
     done = 0
-    for batch in read_documents(job.found, job.text_column, Damaged(), {}):
+    for batch in read_documents(job.found, job.text_column, DamageReport(), {}):
         done += batch.read_bytes
-        job.told(PrepareProgress("vocabulary", min(done, job.bytes), job.bytes))
+        job.on_progress(PrepareProgress("vocabulary", min(done, job.bytes), job.bytes))
         yield batch
 
 
@@ -195,7 +198,7 @@ class EncodeResult:
 
     rule: SplitRule
     end_of_document: int | None  # None: documents follow each other without a mark
-    damaged: Damaged = field(default_factory=Damaged)
+    damaged: DamageReport = field(default_factory=DamageReport)
     documents: int = 0
     repeated: int = 0  # left out as duplicates
     repeated_bytes: int = 0
@@ -229,7 +232,7 @@ class SplitWriter:
     """The files of one split. Takes tokens in order; can take back a document that came in pieces."""
 
     def __init__(self, folder: Path, split: str, dtype: np.dtype, vocab_size: int):
-        self._tokens = open(tokens_file(folder, split), "wb")  # noqa: SIM115  closed by whoever made the writer
+        self._tokens = open(tokens_file(folder, split), "wb")  # noqa: SIM115  closed by the owner of the writer
         self._index = open(documents_file(folder, split), "wb")  # noqa: SIM115
         self.dtype = dtype
         self.digest = hashlib.sha256()  # of the token file, unless something was taken back
@@ -272,7 +275,7 @@ class SplitWriter:
 
 
 @dataclass
-class _Encoded:
+class _EncodedBatch:
     ids: np.ndarray
     bounds: np.ndarray  # of the documents in ids
     sizes: np.ndarray  # bytes of text
@@ -312,7 +315,7 @@ class EncodePass:
                     self.write(encoded)
                 done += encoded.read_bytes
                 tokens = sum(writer.tokens for writer in writers.values())
-                job.told(PrepareProgress("encode", min(done, job.bytes), job.bytes, result.documents, tokens))
+                job.on_progress(PrepareProgress("encode", min(done, job.bytes), job.bytes, result.documents, tokens))
         finally:
             for writer in writers.values():
                 writer.close()
@@ -326,9 +329,9 @@ class EncodePass:
         result.counts = writers["train"].counts
         return result
 
-    def in_order(self, batches: Iterator[Batch]) -> Iterator[_Encoded]:
+    def in_order(self, batches: Iterator[Batch]) -> Iterator[_EncodedBatch]:
         """`map` of `encode` in threads: results in the order of the batches, few batches at a time."""
-        waiting: deque[Future[_Encoded]] = deque()
+        waiting: deque[Future[_EncodedBatch]] = deque()
         pool = ThreadPoolExecutor(self.job.workers)
         try:
             while True:
@@ -344,7 +347,7 @@ class EncodePass:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def encode(self, batch: Batch) -> _Encoded:
+    def encode(self, batch: Batch) -> _EncodedBatch:
         text, bounds, piece = batch.text, batch.bounds, batch if isinstance(batch, Piece) else None
         signatures: list[object] = []
         with self.job.stage("hash"):
@@ -357,13 +360,13 @@ class EncodePass:
         with self.job.stage("encode"):
             mark = self.result.end_of_document if piece is None or piece.is_last else None
             ids, id_bounds = self.encoder().encode(text, bounds, mark)
-        encoded = _Encoded(ids, id_bounds, np.diff(bounds), keys, hashes, signatures, piece, batch.read_bytes)
+        encoded = _EncodedBatch(ids, id_bounds, np.diff(bounds), keys, hashes, signatures, piece, batch.read_bytes)
         with self.job.stage("arrange"):
             if self.seen is None or piece is not None:
                 self._arrange(encoded, np.ones(len(keys), dtype=bool))
         return encoded
 
-    def write(self, encoded: _Encoded) -> None:
+    def write(self, encoded: _EncodedBatch) -> None:
         if encoded.piece is not None:
             self._write_piece(encoded, encoded.piece)
             return
@@ -374,7 +377,7 @@ class EncodePass:
         self._remember_few(encoded.keys, encoded.sizes)
         self.result.documents += len(encoded.keys)
 
-    def _write_piece(self, encoded: _Encoded, piece: Piece) -> None:
+    def _write_piece(self, encoded: _EncodedBatch, piece: Piece) -> None:
         """A long document is written as it comes; if it turns out to have been there before, it is taken back."""
         ((split, part),) = encoded.splits.items()
         writer, result = self.writers[split], self.result
@@ -398,7 +401,7 @@ class EncodePass:
         if self.result.documents > FEW_DOCUMENTS:
             self.result.few = None
 
-    def _repeated(self, encoded: _Encoded) -> np.ndarray:
+    def _repeated(self, encoded: _EncodedBatch) -> np.ndarray:
         assert self.seen is not None
         repeated = self.seen.add(encoded.hashes)
         if self.near:
@@ -408,7 +411,7 @@ class EncodePass:
         self.result.repeated_bytes += int(encoded.sizes[repeated].sum())
         return repeated
 
-    def _arrange(self, encoded: _Encoded, keep: np.ndarray) -> None:
+    def _arrange(self, encoded: _EncodedBatch, keep: np.ndarray) -> None:
         """By split, in the width of the file."""
         if isinstance(self.rule, AtCharacter):
             assert encoded.piece is not None
@@ -421,7 +424,7 @@ class EncodePass:
         encoded.ids = encoded.ids[:0]
 
 
-def _tokens_of(encoded: _Encoded, documents: np.ndarray, writer: SplitWriter) -> SplitTokens:
+def _tokens_of(encoded: _EncodedBatch, documents: np.ndarray, writer: SplitWriter) -> SplitTokens:
     ends_here = encoded.piece is None or encoded.piece.is_last
     starts, stops = encoded.bounds[documents], encoded.bounds[documents + 1]
     if len(documents) == len(encoded.keys):

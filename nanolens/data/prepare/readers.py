@@ -32,7 +32,7 @@ from nanolens.data.prepare.documents import (
     BATCH_BYTES,
     LONG_BYTES,
     Batch,
-    Damaged,
+    DamageReport,
     Documents,
     Piece,
     Row,
@@ -85,7 +85,7 @@ def find_files(given: Iterable[str | Path]) -> list[SourceFile]:
 
 
 def read_documents(
-    files: list[SourceFile], column: str | None, damaged: Damaged, digests: dict[Path, str]
+    files: list[SourceFile], column: str | None, damaged: DamageReport, digests: dict[Path, str]
 ) -> Iterator[Batch]:
     """All documents in order. `digests` gets the sha256 of the files that were read whole on the way."""
     for kind, same in groupby(files, key=lambda file: file.kind):
@@ -121,7 +121,7 @@ def _source(path: Path) -> SourceFile:
     return SourceFile(path, kind, about.st_size, about.st_mtime_ns)
 
 
-class Broken(Exception):
+class BrokenFile(Exception):
     """A file that cannot be read to its end, with the reason."""
 
 
@@ -165,7 +165,7 @@ class _errors_as_os(io.RawIOBase):
 BLOCK_BYTES = 1 << 20
 
 
-def read_text_files(paths: list[Path], damaged: Damaged, digests: dict[Path, str]) -> Iterator[Row | Piece]:
+def read_text_files(paths: list[Path], damaged: DamageReport, digests: dict[Path, str]) -> Iterator[Row | Piece]:
     """`digests` gets the sha256 of each file that was read whole."""
     for path in paths:
         try:
@@ -181,7 +181,7 @@ def read_text_files(paths: list[Path], damaged: Damaged, digests: dict[Path, str
         digests[path] = digest.hex()
         try:
             text = _checked(codecs.getincrementaldecoder("utf-8")(), raw, 0, is_first=True, final=True)
-        except Broken as problem:
+        except BrokenFile as problem:
             damaged.row(str(path), str(problem))
             continue
         if text:
@@ -191,12 +191,12 @@ def read_text_files(paths: list[Path], damaged: Damaged, digests: dict[Path, str
 
 
 def count_characters(path: Path) -> int:
-    """Of a text file as it would be read. Raises Broken where it is not text."""
+    """Of a text file as it would be read. Raises BrokenFile where it is not text."""
     return sum(characters_in(np.frombuffer(block, dtype=np.uint8)) for block in blocks_of(path))
 
 
 def blocks_of(path: Path) -> Iterator[bytes]:
-    """A file of any length in blocks of normalised text, whole characters each. Raises Broken where it is not text."""
+    """A file of any length in blocks of normalised text, whole characters each. Raises BrokenFile if it is no text."""
     with open_raw(path) as (file, _):
         decoder = codecs.getincrementaldecoder("utf-8")()
         done, is_first, half_line_end = 0, True, b""
@@ -211,13 +211,13 @@ def blocks_of(path: Path) -> Iterator[bytes]:
         yield _checked(decoder, half_line_end, done, is_first, final=True)
 
 
-def _long(path: Path, damaged: Damaged) -> Iterator[Piece]:
+def _long(path: Path, damaged: DamageReport) -> Iterator[Piece]:
     # Read twice: a document is used whole or not at all, and its last byte may be the one that is not text.
     try:
         if not count_characters(path):
             damaged.empty += 1
             return
-    except (Broken, OSError) as problem:
+    except (BrokenFile, OSError) as problem:
         damaged.row(str(path), str(problem))
         return
     yield from pieces(blocks_of(path), path.stat().st_size)
@@ -227,19 +227,19 @@ def _read(file: IO[bytes]) -> bytes:
     try:
         return file.read(BLOCK_BYTES)
     except BREAKS_OFF as error:
-        raise Broken(f"it breaks off: {error}") from None
+        raise BrokenFile(f"it breaks off: {error}") from None
 
 
 def _checked(decoder: codecs.IncrementalDecoder, raw: bytes, done: int, is_first: bool, final: bool = False) -> bytes:
     if b"\0" in raw:
-        raise Broken(f"not text: a zero byte at {done + raw.index(0):,}")
+        raise BrokenFile(f"not text: a zero byte at {done + raw.index(0):,}")
     half = decoder.getstate()[0]  # the beginning of a character whose end is in this block
     if half or not raw.isascii():
         try:
             raw = decoder.decode(raw, final).encode()
         except UnicodeDecodeError as error:
             place = done - len(half) + error.start
-            raise Broken(f"not UTF-8: byte 0x{error.object[error.start]:02x} at {place:,}") from None
+            raise BrokenFile(f"not UTF-8: byte 0x{error.object[error.start]:02x} at {place:,}") from None
     if is_first:
         raw = raw.removeprefix(codecs.BOM_UTF8)
     return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
@@ -262,7 +262,7 @@ def choose_column(of_text: list[str], all_columns: list[str], path: Path) -> str
 LONGEST_LINE = 1 << 30
 
 
-def read_jsonl(path: Path, column: str | None, damaged: Damaged) -> Iterator[Row]:
+def read_jsonl(path: Path, column: str | None, damaged: DamageReport) -> Iterator[Row]:
     decoder: msgspec.json.Decoder | None = None
     with open_raw(path) as (file, raw):
         before = 0
@@ -283,7 +283,7 @@ def read_jsonl(path: Path, column: str | None, damaged: Damaged) -> Iterator[Row
             before = now
 
 
-def _lines(file: IO[bytes], path: Path, damaged: Damaged) -> Iterator[bytes]:
+def _lines(file: IO[bytes], path: Path, damaged: DamageReport) -> Iterator[bytes]:
     number = 0
     try:
         while line := file.readline(LONGEST_LINE):
@@ -301,7 +301,7 @@ def _decoder(line: bytes, column: str | None, path: Path) -> msgspec.json.Decode
     return msgspec.json.Decoder(msgspec.defstruct("Row", [("text", str)], rename={"text": column}))
 
 
-def read_parquet(path: Path, column: str | None, damaged: Damaged) -> Iterator[Batch]:
+def read_parquet(path: Path, column: str | None, damaged: DamageReport) -> Iterator[Batch]:
     arrow, parquet = require("pyarrow", "data"), require("pyarrow.parquet", "data")
     try:
         # Read through a small buffer: a mapped file would count as our memory, page by page.
@@ -327,7 +327,7 @@ def read_parquet(path: Path, column: str | None, damaged: Damaged) -> Iterator[B
 
 
 def _documents(
-    array: pyarrow.Array, place: str, first_row: int, damaged: Damaged, read_bytes: int, arrow: ModuleType
+    array: pyarrow.Array, place: str, first_row: int, damaged: DamageReport, read_bytes: int, arrow: ModuleType
 ) -> Iterator[Batch]:
     if array.type not in (arrow.string(), arrow.large_string()):
         array = array.cast(arrow.large_string())  # dictionary or view layouts

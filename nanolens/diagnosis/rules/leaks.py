@@ -14,7 +14,7 @@ from nanolens.facts.finding import Evidence, Finding, Sureness, known, see
 from nanolens.facts.laws import LOSS_LAWS
 from nanolens.message import msg
 
-CHECKS = {
+_PREFLIGHT_FINDINGS = {
     "causal_leak": "attention_bug.preflight",
     "val_leak": "val_leak.preflight",
     "frozen_parameters": "frozen_parameters",
@@ -27,13 +27,13 @@ def preflight(case: Case) -> Answers:
     """Findings of the checks before the first step."""
     for mark in case.marks("warned"):
         check = mark.text.partition(":")[0]
-        if mark.step != 0 or check not in CHECKS:
+        if mark.step != 0 or check not in _PREFLIGHT_FINDINGS:
             continue  # later warnings are diagnoses of this very kind, made while the run went on: nothing new
         failed = Seen(mark.text, msg("passed"), msg("before the first step"), 0)
         sureness: Sureness = "certain"
         if check == "frozen_parameters":
             sureness = "possible" if case.is_pretrained else "likely"
-        yield finding(CHECKS[check], sureness, failed, command="nanolens prepare")
+        yield finding(_PREFLIGHT_FINDINGS[check], sureness, failed, command="nanolens prepare")
 
 
 @rule("val_leak", only=("val_in_train_frac",))

@@ -18,7 +18,7 @@ from nanolens.facts.statistics import spikes
 from nanolens.message import msg
 from nanolens.sizing.schedule import lr_of
 
-TABLE = ((1e6, 3e-3), (1e7, 1.5e-3), (1.25e8, 6e-4), (3.5e8, 3e-4), (7.6e8, 2.5e-4), (1.3e9, 2e-4))
+COMMON_LRS = ((1e6, 3e-3), (1e7, 1.5e-3), (1.25e8, 6e-4), (3.5e8, 3e-4), (7.6e8, 2.5e-4), (1.3e9, 2e-4))
 """Usual peak rates of AdamW by parameters: GPT-3's table from 125M on; below it small public runs (1e-3 to 3e-3)."""
 
 TOO_HIGH, TOO_LOW = 4.0, 8.0
@@ -26,7 +26,7 @@ HIGHEST_USUAL = 2e-3
 
 
 def usual_rate(parameters: float) -> float:
-    sizes, rates = np.log([row[0] for row in TABLE]), np.log([row[1] for row in TABLE])
+    sizes, rates = np.log([row[0] for row in COMMON_LRS]), np.log([row[1] for row in COMMON_LRS])
     return float(np.exp(np.interp(np.log(max(parameters, 1.0)), sizes, rates)))
 
 
@@ -189,6 +189,6 @@ def _early_blow_up(case: Case, planned: int, warm: int | None) -> Iterator[Findi
         return
     if len(early) < 8 or first is None or first > 1.1 * level or early.max() < 1.15 * max(level, first):
         return
-    at, sets = int(steps[np.argmax(early)]), ("warmup_iters", warm, max(100, recommended_warmup(planned)))
+    at, sets = int(steps[np.argmax(early)]), ("warmup_iters", warm, max(2 * warm, recommended_warmup(planned)))
     highest = Seen(early.max(), level, msg("step {step:count}", at), at)
     yield finding("lr_schedule_mismatch.early_blow_up", "likely", highest, sets=sets, warm=warm)

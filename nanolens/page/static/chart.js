@@ -24,7 +24,7 @@ export function colour(name) {
 }
 
 export class Chart {
-  /** `panel`: key, title, note; `owner` is the board, which is told of zooms and of where the pointer is. */
+  /** `panel`: key, title, note; `owner` is the board, which is notified of zooms and of where the pointer is. */
   constructor(panel, owner) {
     this.panel = panel;
     this.owner = owner;

@@ -37,7 +37,7 @@ export function keepingFocus(element, action) {
   if (key !== undefined) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 
-/** For whoever listens instead of looking. */
+/** For screen readers. */
 export function announce(text) {
   const said = document.getElementById("said");
   if (said) said.textContent = text;

@@ -30,7 +30,7 @@ export function samplesPanel(samples) {
   return el("section", { class: "part samples" }, el("h2", {}, t("samples.title")), samples.length > 1 ? el("div", { class: "slide" }, slide, label) : label, text);
 }
 
-/** Settings by group; the meaning of each is its tooltip, and stands below it for whoever has no pointer. */
+/** Settings by group; the meaning of each is its tooltip, and stands below it for readers without a pointer. */
 export function settingsPanel(groups) {
   if (!groups.length) return null;
   const list = el("div", { class: "groups" });

@@ -2,10 +2,10 @@
 
 import { button, el, fill, keepingFocus, seldom, svg } from "./dom.js";
 import { differencesTable } from "./compare.js";
-import { isIll, stateMark } from "./states.js";
+import { isFaulty, stateMark } from "./states.js";
 import { show, t } from "./words.js";
 
-const FILTERS = { all: () => true, running: (row) => row.state === "running", finished: (row) => row.state === "finished", stopped: (row) => row.state === "stopped", ill: isIll };
+const FILTERS = { all: () => true, running: (row) => row.state === "running", finished: (row) => row.state === "finished", stopped: (row) => row.state === "stopped", faulty: isFaulty };
 const chosen = new Set(); // kept while the page is open
 
 export async function runsView(place, source, openLog) {

@@ -10,6 +10,6 @@ export function stateMark(state) {
 }
 
 /** Whether somebody should look at it. */
-export function isIll(row) {
+export function isFaulty(row) {
   return ["failed", "gone", "silent", "unreadable"].includes(row.state) || (row.faults ?? 0) > 0 || row.is_bad === true;
 }

@@ -294,7 +294,7 @@ def rendezvous(environment: Mapping[str, str]) -> Iterator[dist.Store]:
 
     torchrun keeps its key-value store when it starts the processes again, with the addresses of the dead still in it: a
     rank that is quicker than the others would read those and wait in vain. So the first rank makes up a name for the
-    attempt, and in the block tells it to whoever asks with a word that nobody has used before."""
+    attempt, and in the block gives it to every rank that asks under an id of its own."""
     rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     is_host = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
@@ -302,10 +302,10 @@ def rendezvous(environment: Mapping[str, str]) -> Iterator[dist.Store]:
     name = own = uuid.uuid4().hex
     done = threading.Event()
     if rank == 0:
-        threading.Thread(target=_answer, args=(store.clone(), size, name, done), name="meeting", daemon=True).start()
+        threading.Thread(target=_answer, args=(store.clone(), size, name, done), name="rendezvous", daemon=True).start()
     else:
-        store.set(f"nanolens/asks/{rank}", own)
-        name = store.get(f"nanolens/told/{own}").decode()
+        store.set(f"nanolens/question/{rank}", own)
+        name = store.get(f"nanolens/answer/{own}").decode()
     try:
         yield dist.PrefixStore(f"nanolens/{name}", store)
     finally:
@@ -313,15 +313,15 @@ def rendezvous(environment: Mapping[str, str]) -> Iterator[dist.Store]:
 
 
 def _answer(store: dist.Store, size: int, name: str, done: threading.Event) -> None:
-    """Answers every word that is asked with, also those of the dead, who do not hear it."""
+    """Answers every id that was asked under, also those of an earlier attempt, whose processes are gone."""
     answered: set[bytes] = set()
     while not done.is_set():
         with contextlib.suppress(Exception):  # the store goes when the launcher does
             for rank in range(1, size):
-                key = f"nanolens/asks/{rank}"
-                if store.check([key]) and (word := store.get(key)) not in answered:
-                    store.set(f"nanolens/told/{word.decode()}", name)
-                    answered.add(word)
+                key = f"nanolens/question/{rank}"
+                if store.check([key]) and (asked := store.get(key)) not in answered:
+                    store.set(f"nanolens/answer/{asked.decode()}", name)
+                    answered.add(asked)
         time.sleep(ASK_EVERY_S)
 
 

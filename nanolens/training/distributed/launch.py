@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # how a rank ends that lost another: the group may well work when it is started again (sysexits: a temporary failure)
 LOST = 75
 NOTICE_S, GRACE_S = 10.0, 30.0  # after a rank has failed: until the others are asked to end, and until they are killed
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def how_many(asked: str) -> tuple[int, Message | None]:
@@ -57,7 +57,7 @@ def how_many(asked: str) -> tuple[int, Message | None]:
 def launch(arguments: Sequence[str], size: int, restarts: int, tell: Callable[[Message], None]) -> int:
     """Runs `nanolens ARGUMENTS` in `size` processes; the exit code."""
     group = RankProcesses(arguments, size)
-    with handled_by(group.on_signal, SIGNALS), contextlib.closing(group):
+    with handled_by(group.on_signal, _SIGNALS), contextlib.closing(group):
         for attempt in range(restarts + 1):
             codes = group.run(attempt)
             if group.signal is not None:

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-# gradients are sent in about so many pieces: with fewer no computing overlaps, more cost round trips
-GRADIENT_BUCKETS = 8
+from nanolens.sizing.memory import GRADIENT_BUCKETS
+
 SMALLEST_BUCKET_MB, LARGEST_BUCKET_MB = 0.25, 25.0
-WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # Buffers are never changed by a forward pass. torch has renamed the switch.
 HAS_NEW_SWITCH = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
@@ -132,7 +132,7 @@ def digest(model: nn.Module) -> int:
     """64 bits that any changed bit of a weight changes: the sum of all as integers, each tensor times an odd factor."""
     total, factor = 0, 1
     for parameter in model.parameters():
-        bits = parameter.detach().contiguous().view(WHOLE[parameter.element_size()])
+        bits = parameter.detach().contiguous().view(_INTEGERS[parameter.element_size()])
         factor = (factor * 0x9E3779B97F4A7C15 + 2) & 0xFFFFFFFFFFFFFFFF | 1
         total = (total + int(bits.sum(dtype=torch.int64)) * factor) & 0xFFFFFFFFFFFFFFFF
     return total
