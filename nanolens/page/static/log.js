@@ -7,7 +7,7 @@ export class LogDoor {
   constructor(source) {
     this.source = source;
     this.text = el("textarea", { rows: 12, placeholder: t("log.paste"), "aria-label": t("log.paste"), spellcheck: "false" });
-    this.file = el("input", { type: "file", "aria-label": t("log.file"), on: { change: () => this.file.files[0] && this.take(this.file.files[0]) } });
+    this.file = el("input", { type: "file", multiple: true, "aria-label": t("log.file"), on: { change: () => this.take([...this.file.files]) } });
     this.trouble = el("p", { class: "trouble", role: "alert" });
     this.dialog = el("dialog", { class: "log", "aria-label": t("log.title") });
     this.cover = el("div", { class: "cover", hidden: true }, el("p", {}, t("log.drop")));
@@ -27,15 +27,17 @@ export class LogDoor {
     this.dialog.showModal();
   }
 
-  async take(file) {
-    await this.read(file, file.name);
+  async take(files) {
+    await this.read(files, "");
   }
 
-  /** `body`: a text or a file, sent as it is. */
+  /** `body`: a text or files, each sent as it is; several runs are compared. */
   async read(body, name) {
-    if (!body || body.size === 0) return;
+    const parts = (Array.isArray(body) ? body : [body]).filter((part) => part && part.size !== 0);
+    if (!parts.length) return;
     try {
-      const { ids } = await this.source.addLog(body, name || t("log.name"));
+      const ids = [];
+      for (const part of parts) ids.push(...(await this.source.addLog(part, part.name || name || t("log.name"))).ids);
       this.dialog.close();
       this.text.value = "";
       location.hash = ids.length > 1 ? `#/compare/${ids.slice(0, 10).join(",")}` : `#/run/${ids[0]}`;
@@ -59,8 +61,8 @@ export function wireDoor(door) {
   window.addEventListener("drop", (event) => {
     event.preventDefault();
     door().cover.hidden = true;
-    const file = event.dataTransfer.files[0];
-    if (file) door().take(file);
+    const files = [...event.dataTransfer.files];
+    if (files.length) door().take(files);
     else door().read(event.dataTransfer.getData("text/plain"), "");
   });
   window.addEventListener("paste", (event) => {
