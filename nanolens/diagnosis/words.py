@@ -26,7 +26,10 @@ def answer_of(diagnosis: Diagnosis, more: Iterable[Part] = ()) -> Answer[Diagnos
 
 
 def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
-    parts: list[Part] = [] if diagnosis.reading is None else [TextBlock(diagnosis.reading.sentence, "note"), GAP]
+    parts: list[Part] = []
+    if diagnosis.reading is not None:
+        said = (diagnosis.reading.sentence, *diagnosis.reading.notes)
+        parts += [*(TextBlock(sentence, "note") for sentence in said), GAP]
     for number, finding in enumerate(diagnosis.findings, 1):
         parts += [*finding_parts(finding, number), GAP]
     if not diagnosis.findings:

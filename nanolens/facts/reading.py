@@ -109,35 +109,35 @@ def _speed(printed: np.ndarray, of_device: float | None) -> float | None:
 
 
 def sentence(case: Case, updates: int) -> Message:
-    run, reading = case.run, case.run.reading
-    parts = []
-    if updates:
-        losses = run.steps.step[[0, -1]] if len(run.steps) else np.zeros(2)
-        parts.append(
-            msg(
-                "{updates:count update|updates} (step {first:count} to {last:count})",
-                updates,
-                int(losses[0]),
-                int(losses[1]),
-            )
-        )
-    elif len(run.steps):
-        parts.append(msg("{rows:count update|updates} without a loss", len(run.steps)))
-    if len(run.evals):
-        parts.append(msg("{count:count evaluation|evaluations}", len(run.evals)))
-    read = {
-        0: msg("no losses"),
-        1: parts[0] if parts else msg("no losses"),
-        2: msg("{one} and {other}", parts[0], parts[1]) if len(parts) == 2 else msg("no losses"),
-    }[len(parts)]
-    whole = msg("Read {what} of {runs:count run|runs} written by {trainer}", read, reading.runs, trainer_name(case))
+    """ "Read 41 updates (step 400 to 3,000) and 2 evaluations of one run written by Megatron-LM; …" """
+    run, reading, trainer = case.run, case.run.reading, trainer_name(case)
+    what = _rows_read(case, updates)
+    if reading.runs > 1:
+        count = msg("{runs:count run|runs}", reading.runs)
+        whole = msg("Read {what} of the longest of {runs} in this text, written by {trainer}", what, count, trainer)
+    else:
+        whole = msg("Read {what} of one run written by {trainer}", what, trainer)
     if reading.unit in UNITS:
         whole = msg("{read}; losses printed as {unit}, here in nats", whole, UNITS[reading.unit])
-    if reading.not_understood:
-        return msg(
-            "{read}; {skipped:count} of {lines:count line|lines} not understood.",
-            whole,
-            reading.not_understood,
-            reading.lines,
+    if not reading.not_understood:
+        return msg("{read}.", whole)
+    skipped, lines = run.reading.not_understood, run.reading.lines
+    return msg("{read}; {skipped:count} of {lines:count line|lines} not understood.", whole, skipped, lines)
+
+
+def _rows_read(case: Case, updates: int) -> Message:
+    parts, steps = [], case.run.steps.step
+    if updates:
+        count = msg("{updates:count update|updates}", updates)
+        first, last = int(steps[0]), int(steps[-1])
+        span = (
+            msg("step {first:count} to {last:count}", first, last) if last > first else msg("step {step:count}", first)
         )
-    return msg("{read}.", whole)
+        parts.append(msg("{updates} ({span})", count, span))
+    elif len(steps):
+        parts.append(msg("{rows:count update|updates} without a loss", len(steps)))
+    if len(case.run.evals):
+        parts.append(msg("{count:count evaluation|evaluations}", len(case.run.evals)))
+    if len(parts) == 2:
+        return msg("{one} and {other}", parts[0], parts[1])
+    return parts[0] if parts else msg("no losses")

@@ -39,7 +39,7 @@ TRAINER_NAMES = {
 
 def trainer_name(case: Case) -> Message:
     trainer = case.run.conventions.trainer
-    if trainer in ("", "unknown", "csv", "jsonl"):
+    if trainer in ("", "unknown", "tqdm"):
         return msg("an unknown trainer")
     return msg("{name}", TRAINER_NAMES.get(trainer, trainer))
 

@@ -88,7 +88,9 @@ class LogReader:
         found = read_lines(source, self._trainer, in_tables)
         found.add(their_rows)
         if "```" in text:
-            found.fences = [source.offset + match.start() for match in _FENCE.finditer(text)]
+            fences = [match.start() for match in _FENCE.finditer(text)]
+            found.fences = [source.offset + start for start in fences]
+            found.understood += source.lines_at(np.array(fences, np.int64)).tolist()
         found.bits_unit = "bits_per_char" if _PER_CHARACTER.search(text) else ""
         if self._conventions is None and found:
             self._conventions = self._trainer.conventions_in(text)
@@ -142,24 +144,29 @@ def read_text(text: str, given: Given, *, format: str | None, name: str) -> list
     reader = LogReader(given, format=format, name=name)
     reader.feed(text)
     runs = reader.runs()
-    if text.strip() and not any(_has_something(run) for run in runs):
-        lines, examples = runs[0].reading.lines, runs[0].reading.examples
-        raise fault(
-            msg(
-                "no training rows found in {name:code}, {lines:count line|lines}: no loss could be read; it begins "
-                "with {example:code}",
-                name,
-                lines,
-                next(iter(examples), text.strip().split("\n", 1)[0][:LONGEST_EXAMPLE]),
-            ),
-            fix=msg(
-                "give the text that the training printed, with a number and a loss in its lines; if it has some, name "
-                "its trainer with {option:code} (one of {names:code})",
-                "--log_format=NAME",
-                list(FORMAT_NAMES),
-            ),
-        )
-    return runs
+    return _with_losses(runs, name, text.strip().split("\n", 1)[0]) if text.strip() else runs
+
+
+def _with_losses(runs: list[RunRecord], name: str, first_line: str) -> list[RunRecord]:
+    """The runs; UserError where nothing in them can be judged."""
+    if any(_has_something(run) for run in runs):
+        return runs
+    example = next(iter(runs[0].reading.examples), first_line[:LONGEST_EXAMPLE])
+    raise fault(
+        msg(
+            "no training rows found in {name:code}, {lines:count line|lines}: no loss could be read; it begins with "
+            "{example:code}",
+            name,
+            runs[0].reading.lines,
+            example,
+        ),
+        fix=msg(
+            "give the text that the training printed, with a number and a loss in its lines; if it has some, name "
+            "its trainer with {option:code} (one of {names:code})",
+            "--log_format=NAME",
+            list(FORMAT_NAMES),
+        ),
+    )
 
 
 def _has_something(run: RunRecord) -> bool:
@@ -237,14 +244,9 @@ def unpacked(raw: bytes) -> bytes:
 def _read_bytes(raw: bytes, given: Given, format: str | None, name: str) -> list[RunRecord]:
     raw = unpacked(raw)
     if tracker_files.EVENT_FILE_MARK in raw[12:64]:  # the first record of every event file of TensorBoard
-        return tracker_files.read_events([raw], given, name)
+        return _with_losses(tracker_files.read_events([raw], given, name), name, "")
     if raw.startswith(tracker_files.WANDB_MAGIC):
-        raise fault(
-            msg("{name:code} is a Weights & Biases database, which nanolens does not read", name),
-            fix=msg(
-                "give the run's folder or its {file:code}, or a table exported from the page", tracker_files.OUTPUT
-            ),
-        )
+        return _with_losses(tracker_files.read_wandb_database(raw, given, name), name, "")
     return _per_run(decode(raw), given, format, name)
 
 
@@ -253,6 +255,8 @@ def _read_folder(folder: Path, given: Given, format: str | None, name: str) -> l
     if (of_wandb := tracker_files.read_wandb_folder(folder, given)) is not None:
         text, about = of_wandb
         return _per_run(text, about, format, name)
+    if databases := sorted(folder.glob("*.wandb")):
+        return _read_bytes(databases[-1].read_bytes(), given, format, name)
     for inside in INSIDE:
         if (folder / inside).is_file():
             return _read_bytes((folder / inside).read_bytes(), given, format, name)

@@ -83,23 +83,9 @@ class LogText:
     def lines_at(self, offsets: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.line_starts, offsets, side="right") - 1 + self.first_line
 
-    def pieces_at(self, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the line, or the redraw, begins and ends that each offset is in."""
-        following = np.searchsorted(self.piece_starts, offsets, side="right")
-        return self.piece_starts[following - 1], np.append(self.piece_starts, len(self.text) + 1)[following] - 1
-
     def place(self, offset: int) -> tuple[int, int]:
         """(line, offset) of a character in the source."""
         return int(self.lines_at(np.array(offset))), self.offset + offset
-
-    def note_rows(self, starts: np.ndarray, ends: np.ndarray) -> None:
-        """Notes lines that say nothing but the row from a start to an end, braces around it left aside."""
-        lines = np.searchsorted(self.line_starts, starts, side="right") - 1
-        before = starts - self.line_starts[lines]
-        behind = np.append(self.line_starts[1:] - 1, len(self.text))[lines] - ends
-        is_braced = (before <= 2) & (behind <= 1)
-        is_braced[is_braced] = self.codes[self.line_starts[lines[is_braced]]] == ord("{")
-        self.rows_alone.append(lines[((before == 0) & (behind == 0)) | is_braced])
 
     @cached_property
     def besides_rows(self) -> list[LogText]:

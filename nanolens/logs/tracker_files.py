@@ -21,7 +21,7 @@ from nanolens.logs.given import Given
 from nanolens.logs.tables import of_columns
 from nanolens.logs.text import LogText, decode
 from nanolens.logs.trainers import Trainer
-from nanolens.record.run import Conventions, Reading, RunRecord
+from nanolens.record.run import Conventions, Reading, RunRecord, number_of
 
 FILES = "events.out.tfevents.*"
 EVENT_FILE_MARK = b"brain.Event:"  # in the first record of every event file
@@ -46,8 +46,7 @@ def read_events(files: Sequence[bytes], given: Given, name: str) -> list[RunReco
     steps = sorted(by_step)
     is_ours = any(TRACKER_COLUMNS["loss"] in said for said in by_step.values())
     rows = [_as_sent(by_step[step]) if is_ours else by_step[step] for step in steps]
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns: dict[str, Sequence[float]] = {name: [row.get(name, float("nan")) for row in rows] for name in names}
+    columns = _as_columns(rows, steps)
     about = LogText("  \n" * len(steps))
     columns |= {"step": [float(step) for step in steps], "at_s": [at_s[step] for step in steps]}
     found = of_columns(columns, about.line_starts[: len(steps)], about, is_ours=is_ours)
@@ -103,6 +102,63 @@ def _event_class() -> Any:
 
 
 WANDB_MAGIC = b":W&B"
+_BLOCK, _HEAD_BYTES = 32 * 1024, 7  # of LevelDB's log, in which Weights & Biases keeps its records
+
+
+def read_wandb_database(raw: bytes, given: Given, name: str) -> list[RunRecord]:
+    """A `.wandb` file: what was logged, row by row, and the config; decoded with the classes of the package wandb."""
+    proto = require("wandb.proto.wandb_internal_pb2", "wandb")
+    rows: list[dict[str, float]] = []
+    found_settings: list[tuple[str, object]] = []
+    for record in wandb_records(raw):
+        try:
+            message = proto.Record.FromString(record)
+        except Exception as error:  # the class depends on protobuf's version
+            if type(error).__name__ == "DecodeError":
+                continue
+            raise
+        kind = message.WhichOneof("record_type")
+        about = message.run.config if kind == "run" else message.config
+        items = message.history.item if kind == "history" else about.update if kind in ("config", "run") else ()
+        said = {item.key or "/".join(item.nested_key): decoded(item.value_json) for item in items}
+        if kind == "history":
+            numbers = {key: number_of(value) for key, value in said.items()}
+            rows.append({key: number for key, number in numbers.items() if number is not None})
+        found_settings += [(setting_of(key), value) for key, value in said.items() if kind != "history"]
+    columns = _as_columns(rows, [int(row.get("_step", index)) for index, row in enumerate(rows)])
+    columns["at_s"] = [row.get("_timestamp", float("nan")) for row in rows]
+    source = LogText("  \n" * len(rows))
+    found = of_columns(columns, source.line_starts[: len(rows)], source)
+    for key, value in found_settings:
+        if isinstance(value, (int, float, str)) and not key.startswith("_"):
+            found.tell(key, value, 1, 0)
+    trainer = Trainer("wandb", Conventions("wandb"))
+    return assemble(found, trainer, given, Reading(lines=len(rows), understood=len(rows)), name)
+
+
+def _as_columns(rows: Sequence[Mapping[str, float]], steps: Sequence[int]) -> dict[str, Sequence[float]]:
+    names = dict.fromkeys(name for row in rows for name in row if not name.startswith("_"))
+    columns: dict[str, Sequence[float]] = {name: [row.get(name, float("nan")) for row in rows] for name in names}
+    return columns if "step" in columns else {**columns, "step": [float(step) for step in steps]}
+
+
+def wandb_records(raw: bytes) -> Iterator[bytes]:
+    """The records of a LevelDB log behind its own head; the last may be unfinished."""
+    at, whole = len(WANDB_MAGIC) + 3, b""
+    while at + _HEAD_BYTES <= len(raw):
+        if _BLOCK - at % _BLOCK < _HEAD_BYTES:  # the rest of a block that holds no head
+            at += _BLOCK - at % _BLOCK
+            continue
+        length, kind = struct.unpack_from("<HB", raw, at + 4)
+        if kind == 0 or at + _HEAD_BYTES + length > len(raw):
+            return
+        part = raw[at + _HEAD_BYTES : at + _HEAD_BYTES + length]
+        at += _HEAD_BYTES + length
+        whole = part if kind in (1, 2) else whole + part
+        if kind in (1, 4):
+            yield whole
+
+
 OUTPUT, CONFIG, METADATA = "output.log", "config.yaml", "wandb-metadata.json"
 _PLAIN = re.compile(r"(?!(?:null|~)$)['\"]?[\w./ +\-]{1,200}['\"]?")
 _VALUE = re.compile(r"^([A-Za-z_]\w{0,60}):\n(?: {2,4}desc:[^\n]{0,200}\n)? {2,4}value: ([^\n]{1,400})$", re.M)

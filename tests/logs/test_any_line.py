@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -132,6 +133,27 @@ def test_a_compressed_log(tmp_path):
     assert len(read_log(path).steps) == 4
 
 
+def test_a_database_of_weights_and_biases(tmp_path):
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    about, rows = proto.Record(), []
+    about.run.config.update.add(key="n_layer", value_json="3")
+    for step, values in ((0, {"train/loss": 4.0}), (10, {"train/loss": 3.5, "val/loss": 3.75})):
+        row = proto.Record()
+        for key, value in {**values, "_step": step, "notes": "x" * 20_000}.items():
+            row.history.item.add(key=key, value_json=json.dumps(value))
+        rows.append(row)
+    raw = b":W&B\xe1\xbe\x00"
+    for record in (message.SerializeToString() for message in (about, *rows)):
+        part, kind = record, 1
+        while len(part) > (room := 32768 - len(raw) % 32768 - 7):  # a record may go on in the next block
+            raw += struct.pack("<IHB", 0, room, 2 if kind == 1 else 3) + part[:room]
+            part, kind = part[room:], 4
+        raw += struct.pack("<IHB", 0, len(part), kind) + part
+    (tmp_path / "run-1.wandb").write_bytes(raw)
+    run = read_log(tmp_path)
+    assert run.steps.printed.tolist() == [0, 10] and run.evals.val.tolist() == [3.75] and run.get("n_layer") == 3
+
+
 @pytest.mark.parametrize(
     "text", ["", "  \n\n", "Dear Sir,\nnothing of that kind.\n", "n_layer = 12\nlearning_rate = 3e-4\n"]
 )
@@ -148,7 +170,8 @@ def test_every_answer_begins_with_what_was_read(tmp_path):
     path.write_text(samples.MLX + "something else\n")
     first = " ".join(diagnose(str(path)).text().split("\n\n", 1)[0].split())
     assert (
-        first == "Read 2 updates (step 10 to 20) and 1 evaluation of 1 run written by MLX; 1 of 4 lines not understood."
+        first
+        == "Read 2 updates (step 10 to 20) and 1 evaluation of one run written by MLX; 1 of 4 lines not understood."
     )
     assert first in " ".join(explain(str(path)).text().split())
     reading = diagnose(str(path)).data()["run"]["reading"]
