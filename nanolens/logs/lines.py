@@ -6,7 +6,7 @@ Lines of one form are one kind of row; what it means is worked out once, from it
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,14 +39,13 @@ def read_lines(source: LogText, trainer: Trainer, skipped: np.ndarray) -> Found:
     forms: dict[tuple[str, ...], tuple[tuple[Row, str], ...]] = {}
     lines: dict[tuple[Row, str], list[tuple[int, list[str]]]] = {}
     fruitless, likely = 0, set[tuple[int, str]]()
-    starts, text = source.piece_starts, source.text
-    ends = np.append(starts[1:] - 1, len(text)).tolist()
+    text, last, parts = source.text, "", [""]
     low, high = _program(source)
-    out = {*skipped.tolist(), *range(low, high)}
-    for piece, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
-        if end <= start or end - start > _LONGEST_LINE or piece in out:
+    for piece, start, end in _pieces_with_numbers(source, skipped):
+        if low <= piece < high:
             continue
-        parts = split(text[start:end])
+        if (line := text[start:end]) != last:
+            last, parts = line, split(line)
         if len(parts) < 3:
             continue
         form = tuple(parts[::2])
@@ -72,7 +71,7 @@ def read_lines(source: LogText, trainer: Trainer, skipped: np.ndarray) -> Found:
         for key in rows:
             lines.setdefault(key, []).append((piece, parts))
     tables: dict[str, list[Rows]] = {}
-    found.cut = _without_cut_numbers(lines, len(starts) - 1 if not text.endswith("\n") else -1)
+    found.cut = _without_cut_numbers(lines, len(source.piece_starts) - 1 if not text.endswith("\n") else -1)
     for (row, kind), its in lines.items():
         is_rare = len(its) < FEWEST_UNKNOWN and not any(is_of_validation(field.name) for field in row.fields)
         if not its or (kind == "unknown" and is_rare):
@@ -88,6 +87,17 @@ def read_lines(source: LogText, trainer: Trainer, skipped: np.ndarray) -> Found:
             found.tell("wall_s", float(seconds), int(line), int(at))
     found.tables = {kind: joined(rows) for kind, rows in tables.items()}
     return found
+
+
+def _pieces_with_numbers(source: LogText, skipped: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """(piece, start, end) of lines and redraws that hold a digit and are none of those."""
+    starts = source.piece_starts
+    ends = np.append(starts[1:] - 1, len(source.text))
+    digits = np.concatenate([[0], np.cumsum((source.codes >= ord("0")) & (source.codes <= ord("9")), dtype=np.int32)])
+    is_in = (digits[ends] > digits[np.minimum(starts, ends)]) & (ends - starts <= _LONGEST_LINE)
+    is_in[skipped] = False
+    pieces = np.flatnonzero(is_in)
+    return zip(pieces.tolist(), starts[pieces].tolist(), ends[pieces].tolist(), strict=True)
 
 
 def _is_worth_a_look(form: tuple[str, ...], fruitless: int, likely: set[tuple[int, str]]) -> bool:

@@ -78,7 +78,7 @@ class LogText:
         """The same, where `\\r` ends a line too."""
         if "\r" not in self.text:
             return self.line_starts
-        return np.union1d(self.line_starts, np.flatnonzero(self.codes == ord("\r")) + 1)
+        return np.concatenate(([0], np.flatnonzero((self.codes == ord("\n")) | (self.codes == ord("\r"))) + 1))
 
     def lines_at(self, offsets: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.line_starts, offsets, side="right") - 1 + self.first_line
