@@ -13,7 +13,7 @@ from nanolens.facts.case import Case
 from nanolens.facts.finding import Change, Evidence, Finding, Sureness, see
 from nanolens.facts.statistics import noise_of, spread_of
 from nanolens.facts.timing import ordinary
-from nanolens.message import msg
+from nanolens.message import Message, msg
 
 
 @rule("nan_sentinel_benign", marks=("sentinel",))
@@ -66,6 +66,8 @@ def error_message(case: Case) -> Answers:
 def non_finite(case: Case) -> Answers:
     """The loss or the gradient is not finite."""
     rows, rate = case.not_finite_rows, case.peak_lr
+    if not len(rows) and _only_empty_evaluations(case):
+        return
     if not len(case.not_finite_evals) and _is_passing(case):
         norms = Seen(len(rows), 0, *locations.at_row(case, rows[0]))
         yield finding("nan_divergence.passing_norms", "possible", norms)
@@ -75,6 +77,50 @@ def non_finite(case: Case) -> Answers:
     if len(rows) == len(case.steps) >= 3 and case.steps.step[0] <= 100 and rate is not None and rate <= 1e-3:
         all_rows = Seen(len(rows), 0, locations.rows(case, 0, len(rows) - 1))
         yield finding("kernel_bug", "possible", all_rows, step=int(case.steps.step[0]), rate=rate)
+
+
+@rule("grad_nan", only=("not_finite_rows",))
+def backward_pass(case: Case) -> Answers:
+    """The gradient is not finite although the loss is."""
+    bad = case.not_finite_rows
+    alone = bad[np.isfinite(case.steps.loss[bad])]
+    if not len(alone) or alone[0] != bad[0] or _is_passing(case):
+        return  # after a loss that is no number, the gradient tells nothing more
+    lines = Seen(len(alone), 0, *locations.at_row(case, alone[0]))
+    yield finding("grad_nan", "certain", lines, count=len(alone))
+
+
+NO_TIME_S = 0.01  # less than a batch takes to be put together, let alone evaluated
+
+
+@rule("empty_validation", only=("not_finite_evals",))
+def empty_evaluation(case: Case) -> Answers:
+    """An evaluation over no tokens."""
+    for index in case.not_finite_evals:
+        why = _why_empty(case, index)
+        if why is not None:
+            where, step = locations.evaluation(case, index), int(case.evals.step[index])
+            loss = Seen(float("nan"), msg("a finite number"), where, step)
+            yield finding("empty_validation", "likely", loss, why=why)
+            return
+
+
+def _why_empty(case: Case, index: int) -> Message | None:
+    """Why the NaN of this evaluation is none of the model: its val loss alone is one, no training loss up to there."""
+    evals, step = case.evals, case.evals.step[index]
+    before = case.not_finite_rows[case.steps.step[case.not_finite_rows] <= step]
+    if evals.not_finite[index] != 2 or len(before) or len(case.filtered_zeros) or np.isinf(case.run.evals.val[index]):
+        return None
+    if evals.took_s[index] <= NO_TIME_S:
+        return msg("which took {took:seconds}", float(evals.took_s[index]))
+    if step <= 1 and not len(case.not_finite_rows):
+        return msg("before the first update")
+    return None
+
+
+def _only_empty_evaluations(case: Case) -> bool:
+    """Whether each NaN is that of an evaluation over no tokens."""
+    return all(_why_empty(case, index) is not None for index in case.not_finite_evals)
 
 
 def _is_passing(case: Case) -> bool:

@@ -10,12 +10,13 @@ import numpy as np
 from nanolens.diagnosis.rule import Answers, Seen, finding, rule
 from nanolens.facts import locations
 from nanolens.facts.case import Case
-from nanolens.facts.finding import Finding, known
+from nanolens.facts.finding import Finding, Sureness, known
 from nanolens.facts.statistics import Trend, block_medians, printed_decimals, trend
 from nanolens.message import msg
 
 USUAL_VOCABULARIES = (65, 256, 8192, 32000, 50257, 50304, 65536, 100277, 128256, 151936)
 SAME = 2e-4  # relative spread below which losses are the same number
+FAR_APART = 100  # updates
 
 
 @rule("lr_zero", "lr_schedule_mismatch", only=("peak_lr",))
@@ -39,7 +40,7 @@ def _has_zero_lr(case: Case) -> bool:
     return float(rates.max()) == 0.0 and not learns
 
 
-@rule("constant_loss", "dead_init", needs=("losses>=5",))
+@rule("constant_loss", "dead_init", needs=("losses>=2",))
 def standstill(case: Case) -> Answers:
     """The weights do not move: a loss that never changes, or stays that of random guessing."""
     rate_is_zero = _has_zero_lr(case)
@@ -49,12 +50,16 @@ def standstill(case: Case) -> Answers:
     steps, losses = case.losses
     constant = _constant_from(losses)
     has_few_digits = printed_decimals(losses[:200], 0, 2) is not None
+    is_far_apart = constant is None and _is_same_far_apart(steps, losses)
+    if is_far_apart:
+        constant = 0
     if constant is None or (has_few_digits and len(losses) - constant < 20 and not rate_is_zero):
         return
     same, median = losses[constant:], float(np.median(losses[constant:]))
     where, start = locations.steps(steps[constant], steps[-1]), steps[constant]
     spread = Seen(np.ptp(same), (0.005, 0.3), where, start)
-    yield finding("constant_loss", "certain", spread, loss=median, count=len(same))
+    sureness: Sureness = "likely" if is_far_apart else "certain"
+    yield finding("constant_loss", sureness, spread, loss=median, count=len(same))
     vocab = _uniform_over(case, float(np.median(losses)))
     if not rate_is_zero and constant == 0 and vocab is not None:
         expected = msg("below {level:nats} after a few steps", math.log(vocab))
@@ -67,6 +72,12 @@ def _constant_from(losses: np.ndarray) -> int | None:
     off = np.flatnonzero(np.abs(losses - last) > SAME * max(abs(float(last)), 1e-3))
     start = int(off[-1]) + 1 if len(off) else 0
     return start if len(losses) - start >= 5 else None
+
+
+def _is_same_far_apart(steps: np.ndarray, losses: np.ndarray) -> bool:
+    """Two losses are enough where four digits after the point agree over many updates: batches differ by far more."""
+    has_four_digits = printed_decimals(losses, 0, 3) is None
+    return has_four_digits and float(np.ptp(losses)) < 1e-9 and steps[-1] - steps[0] >= FAR_APART
 
 
 def _uniform_over(case: Case, loss: float) -> int | None:

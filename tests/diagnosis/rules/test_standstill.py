@@ -46,3 +46,13 @@ def test_a_run_that_came_back_to_chance_had_learned():
 def test_an_even_guess_is_known_by_its_loss_where_no_vocabulary_is_told():
     assert "dead_init" in sure(make(np.full(30, 10.8259), np.arange(100, 130)), "constant_loss")  # ln 50,304
     assert "dead_init" not in sure(make(np.full(30, 10.8120), np.arange(100, 130)), "constant_loss")
+
+
+def test_two_losses_that_agree_to_four_digits_over_many_updates():
+    assert found(make([10.8713] * 2, [1, 400]))["constant_loss"].sureness == "likely"
+    assert "constant_loss" not in found(make([10.8713] * 2, [1, 60]))  # too near to each other
+    assert "constant_loss" not in found(make([10.871] * 2, [1, 400]))  # three digits hide a change
+    assert "constant_loss" not in found(make([10.8713, 10.8714], [1, 400]))
+    assert "constant_loss" not in found(make([10.8713, 10.2113, 10.8713], [1, 200, 400]))
+    assert "constant_loss" not in found(make([0.0] * 2, [1, 400]))
+    assert "constant_loss" not in found(make([10.8713], [400]))
