@@ -117,6 +117,43 @@ def _constant_evaluations(case: Case) -> Iterator[Finding]:
     yield finding("dead_init.constant_evaluations", "certain", spread, count=len(val))
 
 
+FEWEST_RECURRING = {True: 3, False: 5}  # by whether there are at most MANY_LOSSES: more of them meet by chance
+MANY_LOSSES = 1000
+
+
+@rule("weights_not_updated", needs=("losses>=2",))
+def recurring(case: Case) -> Answers:
+    """The losses recur exactly: no update reaches the weights."""
+    steps, losses = case.losses
+    size = FEWEST_RECURRING[len(losses) <= MANY_LOSSES]
+    if printed_decimals(losses[:200], 0, 3) is not None:
+        return
+    pair = _recurrence(steps, losses, case.steps.printed[case.rows("loss")], size)
+    if pair is None:
+        return
+    first, again = pair
+    length = size
+    while again + length < len(losses) and losses[again + length] == losses[first + length]:
+        length += 1
+    where = locations.steps(steps[again], steps[again + length - 1])
+    equal = Seen(length, 0, where, steps[again])
+    yield finding("weights_not_updated", "likely", equal, updates=int(steps[again] - steps[first]))
+
+
+def _recurrence(steps: np.ndarray, losses: np.ndarray, printed: np.ndarray, size: int) -> tuple[int, int] | None:
+    """Where a row of different losses stands, and where it comes again with the same spacing: not as the same lines."""
+    seen: dict[tuple[float, ...], int] = {}
+    values, gaps = losses.tolist(), np.diff(steps).tolist()
+    for index in range(len(values) - size + 1):
+        window = values[index : index + size]
+        if len(set(window)) < size:
+            continue
+        first = seen.setdefault((*window, *gaps[index : index + size - 1]), index)
+        if index - first >= size and printed[first] != printed[index]:
+            return first, index
+    return None
+
+
 FEW_UPDATES = 100
 
 
@@ -128,6 +165,29 @@ def too_short(case: Case) -> Answers:
         return
     updates = Seen(length, msg("above {few:count}", FEW_UPDATES), msg("the whole run"))
     yield finding("run_too_short", "likely", updates, sets=("max_iters", length, 1000), length=length)
+
+
+FEWEST_OF_A_SCHEDULE = 10  # printed rates
+NO_RATE = 0.02  # of the largest: below it a rate counts as gone
+
+
+@rule("finished", only=("lr",))
+def schedule_is_over(case: Case) -> Answers:
+    """The schedule is over, and the loss is flat."""
+    rows = case.rows("lr")
+    if len(rows) < FEWEST_OF_A_SCHEDULE:
+        return
+    rates = case.steps.lr[rows]
+    last, highest, late_highest = float(rates[-1]), float(rates.max()), float(rates[len(rates) // 2 :].max())
+    if last > NO_RATE * highest or last >= late_highest:
+        return
+    steps, losses = case.losses
+    late = steps >= steps[-1] - (steps[-1] - steps[0]) / 5 if len(steps) else steps > 0
+    slope = trend(steps[late], losses[late])
+    if slope is None or slope.is_falling or slope.is_rising:
+        return
+    where, step = locations.at_row(case, rows[-1])
+    yield finding("finished", "likely", Seen(last, highest, where, step))
 
 
 @rule("still_improving", only=("schedule",))
