@@ -15,6 +15,7 @@ from nanolens.diagnosis.rule import CODES, PROGRESS
 from nanolens.diagnosis.rules import all_findings
 from nanolens.diagnosis.rules.generalisation import stalled
 from nanolens.diagnosis.rules.levels import ABOVE, BELOW, BIGRAM_STEPS, is_past_unigram
+from nanolens.diagnosis.rules.progress import NO_RATE
 from nanolens.facts import locations
 from nanolens.facts.case import ASSUMED_NOISE, Case
 from nanolens.facts.finding import SURENESS, Figure, Finding, NotChecked, Sureness, inferred, see
@@ -208,7 +209,7 @@ def _decays_later(case: Case) -> bool:
 
 def _has_no_rate_left(case: Case) -> bool:
     at_end = case.lr_at(case.last_step)
-    return at_end is not None and case.peak_lr is not None and at_end < 0.02 * case.peak_lr
+    return at_end is not None and case.peak_lr is not None and at_end < NO_RATE * case.peak_lr
 
 
 def _is_as_known(case: Case) -> bool:

@@ -24,7 +24,8 @@ from nanolens.message import Message, placeholders
 Answers = Iterator[Finding | NotChecked]
 Look = Callable[[Case], Answers]
 Setting = tuple[str, object, object]  # its name, its value, and the one to give it
-PROGRESS = ("still_improving", "underfitting_capacity", "above_reference", "eval_noise")  # how a healthy run goes on
+PROGRESS = ("still_improving", "finished", "underfitting_capacity", "above_reference", "eval_noise")
+"""How a healthy run goes on."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ VOCABULARY = """nan_divergence nan_sentinel_benign hf_zero_loss_is_nan fp16_over
     lr_schedule_mismatch batch_too_small grad_accum_inferred grad_accum_loss_scaling grad_sync_bug resume_discontinuity config_log_mismatch
     param_count_mismatch token_accounting eval_noise micro_batch_noise seed_noise mfu_wrong_peak mfu_unknown_peak mfu_over_100 mfu_ema_lag low_mfu
     slow_hardware eval_spike checkpoint_spike compile_warmup eval_dominates_time throttling_suspected step_time_schedule oom_optimizer_state
-    oom_logits duplicate_lines""".split()
+    oom_logits duplicate_lines grad_nan empty_validation loss_scale_collapse data_bound_or_swap
+    finished weights_not_updated""".split()
 
 
 def test_every_code_that_a_log_can_show_has_a_symptom():

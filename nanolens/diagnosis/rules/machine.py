@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.diagnosis.rule import Answers, Seen, finding, rule
+from nanolens.facts import locations
 from nanolens.facts.case import Case
 from nanolens.facts.finding import Change, Finding, NotChecked, Sureness, known, see
 from nanolens.message import Message, msg
@@ -132,6 +133,21 @@ def unsupported_dtype(case: Case) -> Answers:
     change = Change(msg("use the dtype this card is fast at"), "dtype", dtype, best)
     wrong = msg("it is no slower than in {dtype:code}", best)
     yield Finding("dtype_not_supported", "possible", claim, (evidence,), change, wrong)
+
+
+FEWEST_TOKENS_PER_S = 10  # a small model on one core of a CPU does hundreds
+
+
+@rule("data_bound_or_swap", only=("tokens_per_s",))
+def absurdly_slow(case: Case) -> Answers:
+    """It waits for data, or its memory is swapped out."""
+    rows = case.rows("tokens_per_s")
+    speed = float(np.median(case.steps.tokens_per_s[rows]))
+    if len(rows) < 3 or not 0 < speed < FEWEST_TOKENS_PER_S:
+        return
+    expected = msg("above {least:count}", FEWEST_TOKENS_PER_S)
+    seen = Seen(speed, expected, locations.rows(case, rows[0], rows[-1]), case.steps.step[rows[0]])
+    yield finding("data_bound_or_swap", "likely", seen, speed=speed, count=len(rows))
 
 
 # --- several processes

@@ -13,7 +13,8 @@ from nanolens.facts.case import Case
 from nanolens.facts.finding import Change, Evidence, Finding, Sureness, see
 from nanolens.facts.statistics import noise_of, spread_of
 from nanolens.facts.timing import ordinary
-from nanolens.message import msg
+from nanolens.message import Message, msg
+from nanolens.record.run import Mark
 
 
 @rule("nan_sentinel_benign", marks=("sentinel",))
@@ -44,7 +45,8 @@ def skipped_updates(case: Case) -> Answers:
         return
     skips = case.marks("skip")
     count, first = len(skips), skips[0].step or 0
-    sureness: Sureness = "certain" if count >= max(4, 0.01 * len(case.steps)) else "possible"
+    settling = sum(scale is not None and scale > SMALLEST_SOUND_SCALE for scale in map(_scale_after, skips[:SETTLING]))
+    sureness: Sureness = "certain" if count - settling >= max(4, 0.01 * len(case.steps)) else "possible"
     skipped = Seen(count, 0, locations.onwards(first), first)
     yield finding("nan_divergence.skipped_updates", sureness, skipped, count=count)
 
@@ -66,6 +68,8 @@ def error_message(case: Case) -> Answers:
 def non_finite(case: Case) -> Answers:
     """The loss or the gradient is not finite."""
     rows, rate = case.not_finite_rows, case.peak_lr
+    if not len(rows) and _only_empty_evaluations(case):
+        return
     if not len(case.not_finite_evals) and _is_passing(case):
         norms = Seen(len(rows), 0, *locations.at_row(case, rows[0]))
         yield finding("nan_divergence.passing_norms", "possible", norms)
@@ -75,6 +79,50 @@ def non_finite(case: Case) -> Answers:
     if len(rows) == len(case.steps) >= 3 and case.steps.step[0] <= 100 and rate is not None and rate <= 1e-3:
         all_rows = Seen(len(rows), 0, locations.rows(case, 0, len(rows) - 1))
         yield finding("kernel_bug", "possible", all_rows, step=int(case.steps.step[0]), rate=rate)
+
+
+@rule("grad_nan", only=("not_finite_rows",))
+def backward_pass(case: Case) -> Answers:
+    """The gradient is not finite although the loss is."""
+    bad = case.not_finite_rows
+    alone = bad[np.isfinite(case.steps.loss[bad])]
+    if not len(alone) or alone[0] != bad[0] or _is_passing(case):
+        return  # after a loss that is no number, the gradient tells nothing more
+    lines = Seen(len(alone), 0, *locations.at_row(case, alone[0]))
+    yield finding("grad_nan", "certain", lines, count=len(alone))
+
+
+NO_TIME_S = 0.01  # less than a batch takes to be put together, let alone evaluated
+
+
+@rule("empty_validation", only=("not_finite_evals",))
+def empty_evaluation(case: Case) -> Answers:
+    """An evaluation over no tokens."""
+    for index in case.not_finite_evals:
+        why = _why_empty(case, index)
+        if why is not None:
+            where, step = locations.evaluation(case, index), int(case.evals.step[index])
+            loss = Seen(float("nan"), msg("a finite number"), where, step)
+            yield finding("empty_validation", "likely", loss, why=why)
+            return
+
+
+def _why_empty(case: Case, index: int) -> Message | None:
+    """Why the NaN of this evaluation is none of the model: its val loss alone is one, no training loss up to there."""
+    evals, step = case.evals, case.evals.step[index]
+    before = case.not_finite_rows[case.steps.step[case.not_finite_rows] <= step]
+    if evals.not_finite[index] != 2 or len(before) or len(case.filtered_zeros) or np.isinf(case.run.evals.val[index]):
+        return None
+    if evals.took_s[index] <= NO_TIME_S:
+        return msg("which took {took:seconds}", float(evals.took_s[index]))
+    if step <= 1 and not len(case.not_finite_rows):
+        return msg("before the first update")
+    return None
+
+
+def _only_empty_evaluations(case: Case) -> bool:
+    """Whether each NaN is that of an evaluation over no tokens."""
+    return all(_why_empty(case, index) is not None for index in case.not_finite_evals)
 
 
 def _is_passing(case: Case) -> bool:
@@ -122,9 +170,49 @@ def _not_finite(case: Case) -> Finding:
 FIXED_AT_S = 1_696_000_000.0  # October 2023: PyTorch 2.1, which has the repair
 SMALLEST_SOUND_SCALE = 1.0
 FAR_ABOVE = 256.0
+SETTLING = 20  # halvings within which a scale finds its level: from DeepSpeed's 2^32 to below 2^13
+_AT_MINIMUM = re.compile(r"loss scale already at minimum|minimum loss scale reached", re.I)
+_NEW_SCALE = re.compile(
+    r"(?:reducing (?:loss scale )?|setting loss scale )to:? {0,4}(\d{1,20}(?:\.\d{0,20})?(?:e[+-]?\d{1,2})?)", re.I
+)
 
 
-@rule("fp16_overflow", only=("is_float16", "loss_scale"))
+def _scale_after(mark: Mark) -> float | None:
+    """The loss scale to which an overflow has led, where the trainer says so."""
+    said = _NEW_SCALE.search(mark.text)
+    return float(said[1]) if said else None
+
+
+@rule("loss_scale_collapse", marks=("error",))
+def scale_at_minimum(case: Case) -> Answers:
+    """A trainer that stops because its loss scale has come down to its end."""
+    said = [mark for mark in case.marks("error") if _AT_MINIMUM.search(mark.text)]
+    if said:
+        message = Seen(said[0].text, msg("nothing"), msg("line {line:count}", said[0].line), said[0].step)
+        yield finding("loss_scale_collapse.message", "certain", message)
+
+
+@rule("loss_scale_collapse", marks=("skip",))
+def overflows(case: Case) -> Answers:
+    """Overflow after overflow, in what the trainer says of them."""
+    skips = case.marks("skip")
+    scales = [scale for scale in map(_scale_after, skips) if scale is not None]
+    where, step = msg("line {line:count}", skips[-1].line), skips[-1].step
+    if scales and scales[-1] <= SMALLEST_SOUND_SCALE < scales[0]:
+        yield finding("loss_scale_collapse", "likely", Seen(scales[-1], (FAR_ABOVE, max(scales)), where, step))
+        return
+    longest = _longest_row(case, skips)
+    if len(scales) < len(skips) and longest > 2 * SETTLING:
+        yield finding("loss_scale_collapse.overflows", "likely", Seen(longest, (0, SETTLING), where, step))
+
+
+def _longest_row(case: Case, skips: list[Mark]) -> int:
+    """Most overflows one after the other, with not one line of an update between them."""
+    before = np.searchsorted(np.sort(case.steps.line), [mark.line for mark in skips])
+    return int(np.unique(before, return_counts=True)[1].max())
+
+
+@rule("loss_scale_collapse", "fp16_overflow", only=("loss_scale",))
 def loss_scale(case: Case) -> Answers:
     """The scale of a float16 run falls until the gradients themselves do not fit."""
     rows = case.rows("loss_scale")
@@ -132,11 +220,13 @@ def loss_scale(case: Case) -> Answers:
     now, highest = float(scales[-1]), float(scales.max())
     # Some scalers stop at 1: a scale that came down to it from far above has nowhere left to go.
     fell = now == SMALLEST_SOUND_SCALE and highest >= FAR_ABOVE and (scales[-3:] == now).all()
-    if len(scales) < 5 or (now >= SMALLEST_SOUND_SCALE and not fell):
+    if len(scales) < 5 or now == highest or (now >= SMALLEST_SOUND_SCALE and not fell):
         return
     scale, sets = Seen(now, (FAR_ABOVE, highest), *locations.at_row(case, rows[-1])), ("dtype", "float16", "bfloat16")
     sureness: Sureness = "likely" if fell else "certain"
-    yield finding("fp16_overflow.loss_scale", sureness, scale, sets=sets, dtype=sets[-1], scale=now)
+    yield finding("loss_scale_collapse", sureness, scale)
+    if case.is_float16:
+        yield finding("fp16_overflow.loss_scale", sureness, scale, sets=sets, dtype=sets[-1], scale=now)
 
 
 @rule("fp16_overflow", only=("is_float16",), marks=("skip",))

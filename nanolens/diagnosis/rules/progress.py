@@ -10,12 +10,13 @@ import numpy as np
 from nanolens.diagnosis.rule import Answers, Seen, finding, rule
 from nanolens.facts import locations
 from nanolens.facts.case import Case
-from nanolens.facts.finding import Finding, known
+from nanolens.facts.finding import Finding, Sureness, known
 from nanolens.facts.statistics import Trend, block_medians, printed_decimals, trend
 from nanolens.message import msg
 
 USUAL_VOCABULARIES = (65, 256, 8192, 32000, 50257, 50304, 65536, 100277, 128256, 151936)
 SAME = 2e-4  # relative spread below which losses are the same number
+FAR_APART = 100  # updates
 
 
 @rule("lr_zero", "lr_schedule_mismatch", only=("peak_lr",))
@@ -39,7 +40,7 @@ def _has_zero_lr(case: Case) -> bool:
     return float(rates.max()) == 0.0 and not learns
 
 
-@rule("constant_loss", "dead_init", needs=("losses>=5",))
+@rule("constant_loss", "dead_init", needs=("losses>=2",))
 def standstill(case: Case) -> Answers:
     """The weights do not move: a loss that never changes, or stays that of random guessing."""
     rate_is_zero = _has_zero_lr(case)
@@ -49,12 +50,16 @@ def standstill(case: Case) -> Answers:
     steps, losses = case.losses
     constant = _constant_from(losses)
     has_few_digits = printed_decimals(losses[:200], 0, 2) is not None
+    is_far_apart = constant is None and _is_same_far_apart(steps, losses)
+    if is_far_apart:
+        constant = 0
     if constant is None or (has_few_digits and len(losses) - constant < 20 and not rate_is_zero):
         return
     same, median = losses[constant:], float(np.median(losses[constant:]))
     where, start = locations.steps(steps[constant], steps[-1]), steps[constant]
     spread = Seen(np.ptp(same), (0.005, 0.3), where, start)
-    yield finding("constant_loss", "certain", spread, loss=median, count=len(same))
+    sureness: Sureness = "likely" if is_far_apart else "certain"
+    yield finding("constant_loss", sureness, spread, loss=median, count=len(same))
     vocab = _uniform_over(case, float(np.median(losses)))
     if not rate_is_zero and constant == 0 and vocab is not None:
         expected = msg("below {level:nats} after a few steps", math.log(vocab))
@@ -67,6 +72,12 @@ def _constant_from(losses: np.ndarray) -> int | None:
     off = np.flatnonzero(np.abs(losses - last) > SAME * max(abs(float(last)), 1e-3))
     start = int(off[-1]) + 1 if len(off) else 0
     return start if len(losses) - start >= 5 else None
+
+
+def _is_same_far_apart(steps: np.ndarray, losses: np.ndarray) -> bool:
+    """Two losses are enough where four digits after the point agree over many updates: batches differ by far more."""
+    has_four_digits = printed_decimals(losses, 0, 3) is None
+    return has_four_digits and float(np.ptp(losses)) < 1e-9 and steps[-1] - steps[0] >= FAR_APART
 
 
 def _uniform_over(case: Case, loss: float) -> int | None:
@@ -106,6 +117,43 @@ def _constant_evaluations(case: Case) -> Iterator[Finding]:
     yield finding("dead_init.constant_evaluations", "certain", spread, count=len(val))
 
 
+FEWEST_RECURRING = {True: 3, False: 5}  # by whether there are at most MANY_LOSSES: more of them meet by chance
+MANY_LOSSES = 1000
+
+
+@rule("weights_not_updated", needs=("losses>=2",))
+def recurring(case: Case) -> Answers:
+    """The losses recur exactly: no update reaches the weights."""
+    steps, losses = case.losses
+    size = FEWEST_RECURRING[len(losses) <= MANY_LOSSES]
+    if printed_decimals(losses[:200], 0, 3) is not None:
+        return
+    pair = _recurrence(steps, losses, case.steps.printed[case.rows("loss")], size)
+    if pair is None:
+        return
+    first, again = pair
+    length = size
+    while again + length < len(losses) and losses[again + length] == losses[first + length]:
+        length += 1
+    where = locations.steps(steps[again], steps[again + length - 1])
+    equal = Seen(length, 0, where, steps[again])
+    yield finding("weights_not_updated", "likely", equal, updates=int(steps[again] - steps[first]))
+
+
+def _recurrence(steps: np.ndarray, losses: np.ndarray, printed: np.ndarray, size: int) -> tuple[int, int] | None:
+    """Where a row of different losses stands, and where it comes again with the same spacing: not as the same lines."""
+    seen: dict[tuple[float, ...], int] = {}
+    values, gaps = losses.tolist(), np.diff(steps).tolist()
+    for index in range(len(values) - size + 1):
+        window = values[index : index + size]
+        if len(set(window)) < size:
+            continue
+        first = seen.setdefault((*window, *gaps[index : index + size - 1]), index)
+        if index - first >= size and printed[first] != printed[index]:
+            return first, index
+    return None
+
+
 FEW_UPDATES = 100
 
 
@@ -117,6 +165,29 @@ def too_short(case: Case) -> Answers:
         return
     updates = Seen(length, msg("above {few:count}", FEW_UPDATES), msg("the whole run"))
     yield finding("run_too_short", "likely", updates, sets=("max_iters", length, 1000), length=length)
+
+
+FEWEST_OF_A_SCHEDULE = 10  # printed rates
+NO_RATE = 0.02  # of the largest: below it a rate counts as gone
+
+
+@rule("finished", only=("lr",))
+def schedule_is_over(case: Case) -> Answers:
+    """The schedule is over, and the loss is flat."""
+    rows = case.rows("lr")
+    if len(rows) < FEWEST_OF_A_SCHEDULE:
+        return
+    rates = case.steps.lr[rows]
+    last, highest, late_highest = float(rates[-1]), float(rates.max()), float(rates[len(rates) // 2 :].max())
+    if last > NO_RATE * highest or last >= late_highest:
+        return
+    steps, losses = case.losses
+    late = steps >= steps[-1] - (steps[-1] - steps[0]) / 5 if len(steps) else steps > 0
+    slope = trend(steps[late], losses[late])
+    if slope is None or slope.is_falling or slope.is_rising:
+        return
+    where, step = locations.at_row(case, rows[-1])
+    yield finding("finished", "likely", Seen(last, highest, where, step))
 
 
 @rule("still_improving", only=("schedule",))

@@ -1,6 +1,8 @@
 import numpy as np
 
-from tests.diagnosis.rules.build import curve, found, make, sure
+from nanolens.diagnosis import diagnose
+from nanolens.logs import read_log
+from tests.diagnosis.rules.build import curve, found, make, mark, sure
 
 NAN = float("nan")
 
@@ -70,3 +72,47 @@ def test_a_loss_scale_that_ends_at_one_has_nowhere_left_to_go():
     assert not sure(
         make(losses, steps, dtype="float16", columns={"loss_scale": np.ones(40)}), "fp16_overflow"
     )  # not scaled at all
+
+
+def test_a_scale_at_its_minimum_is_what_the_trainer_says():
+    steps, losses = curve(20)
+    for words in (
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+        "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
+    ):
+        run = make(losses, steps, marks=[mark("error", 20, words)])
+        assert "loss_scale_collapse" in sure(run) and not {"healthy", "still_improving"} & set(found(run))
+    assert "loss_scale_collapse" not in found(make(losses, steps, marks=[mark("error", 20, "ValueError: minimum")]))
+
+
+def overflows(*scales, words="OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2.0, reducing to {}"):
+    steps, losses = curve(60)
+    return make(losses, steps, marks=[mark("skip", 61, words.format(scale), line=100) for scale in scales])
+
+
+def test_a_scale_that_overflows_bring_down_to_one():
+    assert "loss_scale_collapse" in sure(overflows(8.0, 4.0, 2.0, 1.0))
+    # a scale that finds its level from a high start is no fault of any kind
+    settling = found(overflows(*2.0 ** np.arange(31, 15, -1)))
+    assert "loss_scale_collapse" not in settling and settling["nan_divergence"].sureness == "possible"
+
+
+def test_more_overflows_in_a_row_than_a_scale_needs():
+    assert "loss_scale_collapse" in sure(overflows(*[""] * 41, words="Gradient overflow.  Skipping step"))
+    assert "loss_scale_collapse" not in found(overflows(*[""] * 40, words="Gradient overflow.  Skipping step"))
+
+
+def test_a_printed_scale_needs_no_stated_precision():
+    steps, losses = curve(40)
+    falling = make(losses, steps, columns={"loss_scale": 65536.0 / 2.0 ** np.arange(40)})
+    assert sure(falling, "loss_scale_collapse") == {"loss_scale_collapse"}
+    for scale in (np.ones(40), np.full(40, 0.5), np.full(40, 65536.0), 65536.0 / 2.0 ** np.minimum(np.arange(40), 12)):
+        assert not found(make(losses, steps, columns={"loss_scale": scale}), "loss_scale_collapse")
+
+
+def test_the_sentences_of_a_scale_are_read():
+    lines = [f"step {k} | loss {3 - 0.01 * k:.4f} | lr 2e-4" for k in range(1, 21)]
+    assert "loss_scale_collapse" not in {each.code for each in diagnose(read_log("\n".join(lines))).findings}
+    lines.append("[2024] [INFO] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4, reducing to 2")
+    lines.append("[2024] [INFO] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1")
+    assert "loss_scale_collapse" in {each.code for each in diagnose(read_log("\n".join(lines))).findings}

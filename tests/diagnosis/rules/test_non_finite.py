@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from nanolens.facts.case import Case
@@ -83,3 +85,58 @@ def test_a_trainer_that_stops_without_printing_the_loss():
     run = make(losses, steps, marks=[mark("error", 20, "Model diverged with loss = NaN.")])
     assert "nan_divergence" in sure(run) and "healthy" not in sure(run)
     assert "nan_divergence" not in sure(make(losses, steps, marks=[mark("error", 20, "FileNotFoundError: banana.bin")]))
+
+
+def test_norms_that_are_nan_beside_finite_losses():
+    losses, bad = np.linspace(0.7, 0.65, 8), np.full(8, 2.0)
+    finding = found(make(losses, range(10, 90, 10), norm=np.full(8, NAN), not_finite=bad))["grad_nan"]
+    assert finding.sureness == "certain" and finding.evidence[0].seen == 8
+    assert "healthy" not in found(make(losses, range(10, 90, 10), norm=np.full(8, NAN), not_finite=bad))
+
+
+def test_norms_after_a_loss_that_is_nan_tell_nothing_more():
+    assert "grad_nan" not in found(with_nan())
+    losses = np.r_[np.linspace(3.0, 2.5, 6), [NAN] * 3, np.linspace(2.5, 2.4, 3)]
+    bad = np.r_[np.zeros(6), [3.0] * 3, [2.0] * 3]
+    assert "grad_nan" not in found(make(losses, norm=np.where(bad, NAN, 1.0), not_finite=bad))
+
+
+def test_a_norm_that_is_nan_beside_a_filtered_zero_is_the_zeros_fault():
+    losses, bad = np.r_[1.4, np.zeros(7)], np.full(8, 2.0)
+    codes = found(make(losses, norm=np.full(8, NAN), not_finite=bad))
+    assert "hf_zero_loss_is_nan" in codes and "grad_nan" not in codes
+
+
+def test_a_scaler_at_work_and_norms_that_were_not_printed_are_no_fault():
+    norm, bad = np.ones(12), np.zeros(12)
+    norm[4], bad[4] = NAN, 2.0
+    assert "grad_nan" not in found(make(np.linspace(3.0, 2.2, 12), norm=norm, not_finite=bad))
+    assert "grad_nan" not in found(make(np.linspace(3.0, 2.2, 12)))
+
+
+def evaluated(evals, losses=(), took=None, **more):
+    run = make(losses, evals=evals, **more)
+    not_finite = [2.0 * np.isnan(val) + np.isnan(train) for _, train, val in evals]
+    columns = {"not_finite": np.array(not_finite, float)}
+    if took is not None:
+        columns["took_s"] = np.full(len(evals), took)
+    return replace(run, evals=replace(run.evals, **columns))
+
+
+def test_an_evaluation_over_no_tokens_is_no_divergence():
+    assert sure(evaluated([(1, 2.0, NAN)], took=0.001)) == {"empty_validation"}
+    codes = found(evaluated([(0, 4.2, NAN), (20, 3.1, NAN)], np.linspace(4.2, 3.0, 20), took=0.001))
+    assert codes["empty_validation"].sureness == "likely" and "nan_divergence" not in codes and "healthy" not in codes
+    assert "empty_validation" in sure(evaluated([(0, 4.2, NAN)], np.linspace(4.2, 3.0, 20)))
+
+
+def test_a_nan_of_the_model_is_no_empty_evaluation():
+    losses = np.linspace(4.2, 3.0, 20)
+    for run in (
+        evaluated([(20, 3.1, NAN)], losses),  # late, and for all that is known it took its time
+        evaluated([(20, 3.1, NAN)], losses, took=3.0),
+        evaluated([(0, NAN, NAN)], losses),  # both splits
+        evaluated([(0, 4.2, NAN)], np.full(20, NAN), not_finite=1.0),  # the training too
+    ):
+        assert "empty_validation" not in found(run) and "nan_divergence" in sure(run)
+    assert "empty_validation" not in found(evaluated([(0, 4.2, 4.2)], losses))

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.diagnosis.rules.build import GPT2, GPU_DEMO, make, sure
+from tests.diagnosis.rules.build import GPT2, GPU_DEMO, curve, found, make, sure
 
 
 def timed(took, **known):
@@ -35,3 +35,12 @@ def test_decent_use_of_a_slow_machine():
 
 def test_a_gpu_is_not_called_slow():
     assert not sure(timed(0.0332, **{**GPU_DEMO, "hardware": "RTX 4070"}), "low_mfu")
+
+
+def test_fewer_than_ten_tokens_a_second_are_no_computation():
+    steps, losses = curve(20, every=10)
+    run = make(losses, steps, columns={"tokens_per_s": np.linspace(1.0, 3.0, 20)})
+    assert found(run)["data_bound_or_swap"].sureness == "likely" and "healthy" not in found(run)
+    assert "data_bound_or_swap" not in found(make(losses, steps, columns={"tokens_per_s": 10.0}))
+    assert "data_bound_or_swap" not in found(make(losses[:2], steps[:2], columns={"tokens_per_s": 1.0}))
+    assert "data_bound_or_swap" not in found(make(losses, steps))
