@@ -171,6 +171,7 @@ def _unit(text: str) -> tuple[str, float, str]:
 
 _GLUED = re.compile(r"(?P<unit>ms|s|%)(?=(?:iter|step|Iter|Step|Epoch|epoch)\b)")
 _WRAPPED = re.compile(r"(?:\b(?:torch\.)?tensor|\barray|\bnp\.float\d\d|\bfloat|\bDeviceArray|\bArray)\($")
+_LEVELS = ("info", "debug", "warning", "warn", "error")  # of a logger
 _AFTER = re.compile(r"(.{2,40}?) +(?:after|at|@|for|in|nach|après|tras) +(.{1,20})")
 _LETTER = re.compile(r"[^\W\d_]")
 _OF_KIND = re.compile(r"([A-Za-z]+)\(\w+\)$")  # `Iter(train) [ 510/2046]`
@@ -190,7 +191,8 @@ def _name(text: str, is_after_number: bool) -> tuple[str, str]:
     if match := _OF_KIND.search(text):
         return match[1], unit
     name = _SPLIT.split(text)[-1].strip(_EDGES + "./")[-60:]
-    return name if _LETTER.search(name) or name in ("#", "@") else "", unit
+    is_name = (_LETTER.search(name) or name in ("#", "@")) and name.lower() not in _LEVELS
+    return name if is_name else "", unit
 
 
 def _column(number: _Number, is_bar: bool) -> tuple[str, float]:
@@ -234,7 +236,8 @@ def _row(group: Sequence[tuple[_Number, str, float]], texts: Sequence[str], is_b
             and not number.unit
             and number.scale == 1
         ):
-            if number.is_pair or _stands_alone(number, index):
+            begins = index == 0 and not _LETTER.search("".join(texts[: number.place + 1]))
+            if number.is_pair or begins or _is_bracketed(number):
                 counters.append((number, field))
         elif column == "" and not number.name and number.unit == "":
             fields.extend(_beside(number, fields))
@@ -267,10 +270,9 @@ def _row(group: Sequence[tuple[_Number, str, float]], texts: Sequence[str], is_b
     return Row(tuple(fields), counter, total, epoch, epochs, is_eval, is_bar, len(others), is_plain)
 
 
-def _stands_alone(number: _Number, index: int) -> bool:
-    """`250 | loss …`, `[250] | loss …`, `250 train …`: a whole number without a name that begins a row."""
-    is_bracketed = number.before.rstrip().endswith(("[", "(", "#")) and number.after.lstrip()[:1] in ("]", ")")
-    return is_bracketed or (index == 0 and number.before.strip(" \t>#[(|*-") == "")
+def _is_bracketed(number: _Number) -> bool:
+    """`[250] | loss …`"""
+    return number.before.rstrip().endswith(("[", "(", "#")) and number.after.lstrip()[:1] in ("]", ")")
 
 
 def _beside(number: _Number, fields: Sequence[Field]) -> list[Field]:

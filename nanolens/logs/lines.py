@@ -224,7 +224,7 @@ def _kind_of(row: Row, form: Sequence[str]) -> str:
         return "evals" if has_counter else "loose_evals"
     if has_loss:
         return "steps" if has_counter else "loose_steps"
-    if row.counter is not None and columns & _OF_UPDATE:
+    if has_counter and columns & _OF_UPDATE:
         return "steps"
     is_named = row.epoch is not None or (row.counter is not None and normalised(row.counter.name) in FOREIGN_COLUMNS)
     if is_named and not any(column[0] != "?" for column in columns) and row.words <= MOST_WORDS_OF_HEAD:

@@ -15,7 +15,10 @@ from nanolens.logs.lines import OF_LOSS, OF_VAL
 from nanolens.logs.rows import Found, Rows, to_numbers
 from nanolens.logs.text import LogText
 
-_LATIN = r"[Ll]oss|LOSS|[Vv]al|VAL|[Pp]pl|PPL|[Pp]erplex|PERPLEX|[Nn]ll|NLL|[Xx]ent|XENT|[Cc]ost|COST|bpb|_ce\b|\bce\b"
+_LATIN = (
+    r"[Ll]oss|LOSS|[Vv]al|VAL|[Pp]pl|PPL|[Pp]erplex|PERPLEX|[Nn]ll|NLL|[Xx]ent|XENT|[Cc]ost|COST|[Oo]bjective|OBJECTIVE|bpb"
+    r"|_ce\b|\bce\b"
+)
 _OTHERS = "|".join(re.escape(word) for word in LOSS_NAMES if not word.isascii())
 _IN_ASCII, _IN_ANY = re.compile(_LATIN), re.compile(f"{_LATIN}|[Vv]erlust|[Pp]erte|[Pp]erd[ai]|{_OTHERS}")
 MOST_HEADS, LONGEST_HEAD = 300, 8000
