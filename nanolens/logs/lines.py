@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,11 +34,15 @@ _AS_VAL = {"loss": "val", "loss_bits": "val_bits", "ppl": "val_ppl", "nll": "val
 _AS_VAL |= {"epoch_loss": "val", "smoothed": "val"}
 
 
+_Lines: TypeAlias = list[tuple[int, list[str]]]
+"""(piece, its texts and numbers by turns)"""
+
+
 def read_lines(source: LogText, trainer: Trainer, skipped: np.ndarray) -> Found:
     """Every row of the text, by its kind. `skipped` are pieces (lines or redraws) that tables are made of."""
     found = Found()
-    forms: dict[tuple[str, ...], tuple[tuple[Row, str], ...]] = {}
-    lines: dict[tuple[Row, str], list[tuple[int, list[str]]]] = {}
+    forms: dict[tuple[str, ...], list[_Lines]] = {}
+    lines: dict[tuple[Row, str], _Lines] = {}
     fruitless, likely = 0, set[tuple[int, str]]()
     text, last, parts = source.text, "", [""]
     low, high = _program(source)
@@ -49,27 +54,18 @@ def read_lines(source: LogText, trainer: Trainer, skipped: np.ndarray) -> Found:
         if len(parts) < 3:
             continue
         form = tuple(parts[::2])
-        rows = forms.get(form)
-        if rows is None:
+        its_rows = forms.get(form)
+        if its_rows is None:
             if fruitless > MOST_FRUITLESS and not _is_worth_a_look(form, fruitless, likely):
                 continue
-            plans = meaning_of(form, parts[1::2])
-            meant = [(row, _as_meant(row, trainer)) for row in plans]
-            rows = forms[form] = tuple(
-                (ours, kind)
-                for row, ours in meant
-                if (
-                    kind := "known"
-                    if len(ours.fields) < len(row.fields) and not ours.columns - {"?"}
-                    else _kind_of(ours, form)
-                )
-            )
+            rows = _rows_of(form, parts[1::2], trainer)
+            its_rows = forms[form] = [lines.setdefault(row, []) for row in rows]
             is_row = any(kind in ("steps", "evals", "heads", "bars") for _, kind in rows)
             fruitless += not is_row
             if is_row:
                 likely.add((len(form), form[0][:6]))
-        for key in rows:
-            lines.setdefault(key, []).append((piece, parts))
+        for each in its_rows:
+            each.append((piece, parts))
     tables: dict[str, list[Rows]] = {}
     found.cut = _without_cut_numbers(lines, len(source.piece_starts) - 1 if not text.endswith("\n") else -1)
     for (row, kind), its in lines.items():
@@ -87,6 +83,17 @@ def read_lines(source: LogText, trainer: Trainer, skipped: np.ndarray) -> Found:
             found.tell("wall_s", float(seconds), int(line), int(at))
     found.tables = {kind: joined(rows) for kind, rows in tables.items()}
     return found
+
+
+def _rows_of(form: tuple[str, ...], numbers: Sequence[str], trainer: Trainer) -> list[tuple[Row, str]]:
+    """What lines of a form hold, each with its kind."""
+    rows = []
+    for row in meaning_of(form, numbers):
+        ours = _as_meant(row, trainer)
+        is_set_aside = len(ours.fields) < len(row.fields) and not ours.fields  # by the trainer's table
+        if kind := "known" if is_set_aside else _kind_of(ours, form):
+            rows.append((ours, kind))
+    return rows
 
 
 def _pieces_with_numbers(source: LogText, skipped: np.ndarray) -> Iterator[tuple[int, int, int]]:
@@ -151,7 +158,7 @@ def _under_a_title(rows: Rows, source: LogText, tables: dict[str, list[Rows]], r
 MOST_UNDER_TITLES, LONGEST_TITLE = 2000, 6
 
 
-def _without_cut_numbers(lines: dict[tuple[Row, str], list[tuple[int, list[str]]]], last: int) -> int:
+def _without_cut_numbers(lines: dict[tuple[Row, str], _Lines], last: int) -> int:
     """Takes away the number in which a row was cut short, or the row where it is its only one; how many were cut.
 
     A row may be cut when it ends with its line and has fewer fields than nearly all of its kind, or is the last of a
