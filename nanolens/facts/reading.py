@@ -50,10 +50,6 @@ def what_was_read(case: Case) -> WhatWasRead:
     run, reading = case.run, case.run.reading
     steps = run.steps
     has_loss = np.flatnonzero(~np.isnan(steps.loss) | np.isin(steps.not_finite, (1.0, 3.0)))
-    first, last = (
-        reading.__getattribute__(name) or (_row(case, has_loss[index]) if len(has_loss) else None)
-        for name, index in (("first", 0), ("last", -1))
-    )
     tokens, took = case.tokens_per_update, case.step_time
     return WhatWasRead(
         sentence=sentence(case, len(has_loss)),
@@ -61,8 +57,8 @@ def what_was_read(case: Case) -> WhatWasRead:
         updates=len(has_loss),
         evaluations=len(run.evals),
         rows=reading.rows or len(steps),
-        first=first,
-        last=last,
+        first=reading.first or (_row(case, has_loss[0]) if len(has_loss) else None),
+        last=reading.last or (_row(case, has_loss[-1]) if len(has_loss) else None),
         last_eval=reading.last_eval or _evaluation(case),
         unit=reading.unit,
         first_loss_nats=_finite(steps.loss[has_loss[0]]) if len(has_loss) else None,

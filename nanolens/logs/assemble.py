@@ -201,7 +201,7 @@ def _median(values: np.ndarray) -> float | None:
     return float(np.median(finite)) if len(finite) else None
 
 
-SNAP = 0.003  # a batch that is worked out from rounded figures is taken for a round number this near
+WHOLE_SEQUENCE = 0.03  # tokens of a sequence that are worked out from rounded counts are a whole number this near
 
 
 def _tell_batch(known: dict[str, Known], steps: Rows) -> None:
@@ -224,7 +224,7 @@ def _tell_batch(known: dict[str, Known], steps: Rows) -> None:
         added = np.diff(seen[told]) / np.maximum(np.diff(number[told]), 1)
         if len(added) > 2 and np.mean(added == np.median(added)) > 0.5:
             each = float(np.median(added))
-        if sequences and abs(round(each / sequences) / (each / sequences) - 1) < 10 * SNAP:
+        if sequences and abs(round(each / sequences) / (each / sequences) - 1) < WHOLE_SEQUENCE:
             each = sequences * round(each / sequences)  # a whole number of tokens a sequence
         known["tokens_per_update"] = Known(round(each), "inferred", "tokens seen / updates")
 

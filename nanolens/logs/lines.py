@@ -6,6 +6,7 @@ Lines of one form are one kind of row; what it means is worked out once, from it
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -24,7 +25,6 @@ FEWEST_UNKNOWN = 5  # rows of a form whose names nobody knows: what they are sho
 MOST_WORDS_OF_HEAD = 4  # besides its names
 LONGEST_SENTENCE = 9  # words besides names: a row has few
 _USUAL = re.compile(r"(?i)loss|nll|ppl|perplex|损失|हानि|损|step|iter|epoch")
-_DIGIT = re.compile(r"\d|nan|inf")
 OF_LOSS = frozenset("loss loss_bits smoothed ppl nll bits epoch_loss mean_loss train train_bits".split())
 OF_VAL = frozenset("val val_bits val_bits_per_byte val_ppl val_nll test".split())
 _OF_UPDATE = frozenset(
@@ -97,11 +97,15 @@ def _rows_of(form: tuple[str, ...], numbers: Sequence[str], trainer: Trainer) ->
 
 
 def _pieces_with_numbers(source: LogText, skipped: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """(piece, start, end) of lines and redraws that hold a digit and are none of those."""
+    """(piece, start, end) of lines and redraws that hold a number and are none of those."""
     starts = source.piece_starts
     ends = np.append(starts[1:] - 1, len(source.text))
     digits = np.concatenate([[0], np.cumsum((source.codes >= ord("0")) & (source.codes <= ord("9")), dtype=np.int32)])
-    is_in = (digits[ends] > digits[np.minimum(starts, ends)]) & (ends - starts <= _LONGEST_LINE)
+    is_in = digits[ends] > digits[np.minimum(starts, ends)]
+    if "nan" in source.text or "NaN" in source.text or "inf" in source.text:
+        strange = [match.start() for match in _NOT_FINITE.finditer(source.text)]
+        is_in[np.searchsorted(starts, np.array(strange, np.int64), side="right") - 1] = True
+    is_in &= ends - starts <= _LONGEST_LINE
     is_in[skipped] = False
     pieces = np.flatnonzero(is_in)
     return zip(pieces.tolist(), starts[pieces].tolist(), ends[pieces].tolist(), strict=True)
@@ -114,6 +118,7 @@ def _is_worth_a_look(form: tuple[str, ...], fruitless: int, likely: set[tuple[in
     return _USUAL.search("".join(form)) is not None
 
 
+_NOT_FINITE = re.compile(r"(?<![A-Za-z])(?:nan|NaN|inf)(?![A-Za-z])")  # a line may have no other number
 _CODE = re.compile(
     r"^(?:import \w|from [\w.]+ import |def \w+\(|class \w+[(:]|@\w|if __name__|    (?:return|self\.|def )\b)", re.M
 )
@@ -248,13 +253,10 @@ def _kind_of(row: Row, form: Sequence[str]) -> str:
     return "known" if any(column[0] != "?" for column in columns) else ""
 
 
-_PAIRS: dict[tuple[str, str], float] = {}
-
-
 def _pair(row: Row) -> float:
     """A number for the names of the counter and the loss: rows that share both are of one kind."""
     loss = next((field.name for field in row.fields if field.column in ("loss", "train", "loss_bits")), "")
-    return _PAIRS.setdefault((row.counter.name.lower() if row.counter else "", loss.lower()), float(len(_PAIRS)))
+    return float(zlib.crc32(f"{row.counter.name if row.counter else ''}\n{loss}".lower().encode("utf-8", "replace")))
 
 
 def _rows(row: Row, lines: Sequence[tuple[int, list[str]]], source: LogText) -> Rows:

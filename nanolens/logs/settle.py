@@ -63,7 +63,7 @@ def settle(found: Found, trainer: Trainer) -> None:
     for rows in (steps, evals):
         _absolute(rows)
     _at_ends_of_epochs(steps, evals)
-    _micro_batches(steps, evals, found, trainer)
+    steps = _without_micro_batches(steps, evals, found, trainer)
     _units(steps, evals, found, trainer)
     if trainer.time_is_of == "clock":
         steps = _with_clocks_of(evals, steps)
@@ -262,9 +262,8 @@ def _with_loose(steps: Rows, evals: Rows, tables: dict[str, Rows], found: Found)
             loose.fill(name, training.column(name)[near])
         if math.isfinite(total):
             found.tell("max_iters", int(total), int(training.line[0]), int(training.at[0]))
-        for rows in (tables.get("loose_evals", Rows()),):
-            if len(rows):
-                rows.printed = _by_bars(rows, training)
+        if len(evaluations := tables.get("loose_evals", Rows())):
+            evaluations.printed = _by_bars(evaluations, training)
     else:
         _count(loose, tables.get("loose_evals", Rows()), found)
     return joined((steps, loose))
@@ -350,7 +349,8 @@ def _by_epoch(steps: Rows, evals: Rows, found: Found) -> tuple[Rows, Rows]:
         summaries, steps = steps.take(np.flatnonzero(is_summary)), steps.take(np.flatnonzero(~is_summary))
         by_epoch = dict(zip(summaries.column("epoch").tolist(), summaries.column("loss").tolist(), strict=True))
         means = np.array([by_epoch.get(epoch, np.nan) for epoch in evals.column("epoch").tolist()])
-        evals.fill("train", means) if len(evals) else None
+        if len(evals):
+            evals.fill("train", means)
         found.understood += summaries.line.tolist()
         return steps, evals
     if has_steps or not (is_summary.any() or np.any((evals.printed < 0) & ~np.isnan(evals.column("epoch")))):
@@ -407,12 +407,12 @@ def _at_ends_of_epochs(steps: Rows, evals: Rows) -> None:
     evals.columns["absolute"] = np.where(by_epoch, ends, evals.column("absolute"))
 
 
-def _micro_batches(steps: Rows, evals: Rows, found: Found, trainer: Trainer) -> None:
+def _without_micro_batches(steps: Rows, evals: Rows, found: Found, trainer: Trainer) -> Rows:
     """Rows of micro-batches under the number of their update: the last one stays, no other is of an update that is
     done. Evaluations numbered by micro-batch are numbered by update."""
     micro = steps.column("micro_batches")
     if np.isnan(micro).all() or not len(steps):
-        return
+        return steps
     goes_on = (np.diff(steps.printed) == 0) & (np.diff(micro) > 0)
     found.rows_read += int(goes_on.sum())
     found.understood += steps.line[:-1][goes_on].tolist()
@@ -427,7 +427,7 @@ def _micro_batches(steps: Rows, evals: Rows, found: Found, trainer: Trainer) -> 
     evals.printed = np.where(
         by_iter & (evals.printed >= 0), np.round(evals.printed / per_update).astype(np.int64), evals.printed
     )
-    steps.__dict__.update(kept.__dict__)
+    return kept
 
 
 # --- units

@@ -49,6 +49,13 @@ def test_a_loss_without_a_name_is_known_by_what_it_does():
     assert run.steps.loss == pytest.approx(fall, abs=1e-4)
 
 
+def test_a_line_whose_only_number_is_nan_is_read():
+    run = read_log("tensor(3.2207)\n" + "tensor(nan)\n" * 4)
+    assert len(run.steps) == 5 and run.steps.not_finite.tolist() == [0, 1, 1, 1, 1]
+    run = read_log("".join(f"loss: {x}\n" for x in (3.5, 3.25, "nan", "nan")))
+    assert len(run.steps) == 4 and run.steps.not_finite.tolist() == [0, 0, 1, 1]
+
+
 def test_another_loss_is_no_loss_of_the_run():
     run = read_log(
         "step 1 | lm loss: 2.5 | load_balancing_loss: 1.01\nstep 2 | load_balancing_loss: 1.02 | lm loss: 2.4\n"
