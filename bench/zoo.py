@@ -2,6 +2,8 @@
 
     NANOLENS_DATA=FOLDER python bench/zoo.py make ZOO --nanogpt PATH [--runs 1296]   a few seconds each, on one core
     python bench/zoo.py list [ZOO] [--runs 1296]                                     what there is to make, or was made
+    python bench/zoo.py fit [ZOO]             the doctor's expectation and weights; without ZOO, from what is kept
+    python bench/zoo.py report                how it does on trainers and corpora that it has not learned from
 
 Four trainers (ours, nanoGPT's own train.py, the Trainer of transformers, a plain loop that prints in a style of its
 own), texts of five kinds, and settings drawn within what people do. A third of the runs is sound; the others have one
@@ -41,6 +43,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import zoo_fit
 import zoo_trainers as trainers
 
 from nanolens.config.fields import recommended_warmup
@@ -680,7 +683,7 @@ def listed(folder: Path | None, runs: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("make", "list"))
+    parser.add_argument("what", choices=("make", "list", "fit", "report"))
     parser.add_argument("folder", type=Path, nargs="?", metavar="ZOO")
     parser.add_argument("--runs", type=int, default=18 * len(BLOCK), help="how many there shall be in all")
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT")
@@ -688,6 +691,12 @@ def main() -> int:
     given = parser.parse_args()
     if given.what == "list":
         return listed(given.folder, given.runs)
+    if given.what == "report":
+        print(zoo_fit.report(zoo_fit.kept(), ACCUSATIONS))
+        return 0
+    if given.what == "fit":
+        zoo_fit.fit(given.folder)
+        return 0
     if given.folder is None or given.nanogpt is None:
         parser.error("make needs a folder and --nanogpt")
     return make(given.folder, given.runs, given.nanogpt, given.only)

@@ -16,6 +16,7 @@ from nanolens.diagnosis.rules import all_findings
 from nanolens.diagnosis.rules.generalisation import stalled
 from nanolens.diagnosis.rules.levels import ABOVE, BELOW, BIGRAM_STEPS, is_past_unigram
 from nanolens.diagnosis.rules.progress import NO_RATE
+from nanolens.diagnosis.weighing import weighed_findings
 from nanolens.facts import locations
 from nanolens.facts.case import ASSUMED_NOISE, Case
 from nanolens.facts.finding import SURENESS, Figure, Finding, NotChecked, Sureness, inferred, see
@@ -45,10 +46,13 @@ class Diagnosis:
     reading: WhatWasRead | None = None
 
 
-def diagnose(run: RunRecord) -> Diagnosis:
+def diagnose(run: RunRecord, *, weighs: bool = True) -> Diagnosis:
+    """Without `weighs` only what the rules find: what single lines prove."""
     case = Case(run)
     answers = list(all_findings(case))
-    findings = _resolved(by_probes([answer for answer in answers if isinstance(answer, Finding)], run))
+    found = [answer for answer in answers if isinstance(answer, Finding)]
+    found += weighed_findings(case) if weighs else ()
+    findings = _resolved(by_probes(found, run))
     findings = sorted([*findings, *healthy(case, findings)], key=_place)
     reported = {finding.code for finding in findings}
     missed: dict[str, NotChecked] = {}

@@ -567,8 +567,9 @@ class Case:
     def first_loss(self) -> float | None:
         """Of the untrained model: an evaluation at step 0, or the loss of the first update."""
         steps, evals = self.steps, self.evals
-        at_0 = (evals.val[0], evals.train[0]) if len(evals) and evals.step[0] == 0 else ()
-        of_update = (steps.loss[0],) if len(steps) and steps.step[0] <= 1 else ()
+        is_of_one = self.run.conventions.loss != "smoothed"  # the mean of the first hundred is no loss of the untrained
+        at_0 = (evals.val[0], evals.train[0]) if len(evals) and evals.step[0] == 0 and is_of_one else ()
+        of_update = (steps.loss[0],) if len(steps) and steps.step[0] <= 1 and is_of_one else ()
         return next((float(value) for value in (*at_0, *of_update) if np.isfinite(value)), None)
 
     @property

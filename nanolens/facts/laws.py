@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class LossLaw:
@@ -107,3 +109,12 @@ def suggested_rate(N: float, D: float, batch: float) -> float:
 def two_digits(value: float) -> float:
     """As much of an estimate as is meant: 131,861.8 tokens are about 130,000."""
     return round(value, 1 - math.floor(math.log10(abs(value)))) if value else 0.0
+
+
+COMMON_LRS = ((1e6, 3e-3), (1e7, 1.5e-3), (1.25e8, 6e-4), (3.5e8, 3e-4), (7.6e8, 2.5e-4), (1.3e9, 2e-4))
+"""Usual peak rates of AdamW by parameters: GPT-3's table from 125M on; below it small public runs (1e-3 to 3e-3)."""
+
+
+def usual_rate(parameters: float) -> float:
+    sizes, rates = np.log([row[0] for row in COMMON_LRS]), np.log([row[1] for row in COMMON_LRS])
+    return float(np.exp(np.interp(np.log(max(parameters, 1.0)), sizes, rates)))

@@ -13,6 +13,7 @@ from nanolens.diagnosis import FAULTS, diagnose, is_fault
 from nanolens.diagnosis.pages import page_of
 from nanolens.diagnosis.rule import CODES, LACKS, PROGRESS, SENTENCES, WORDS, Code
 from nanolens.diagnosis.rules import RULES
+from nanolens.diagnosis.weighing import causes
 from nanolens.message import KINDS, placeholders
 from nanolens.record.run import Conventions, Known, Mark, RunRecord, evals_from, steps_from
 from tests.diagnosis.rules.build import GPT2, GPU_DEMO, curve, found, make, mark, sure
@@ -29,7 +30,8 @@ VOCABULARY = """nan_divergence nan_sentinel_benign hf_zero_loss_is_nan fp16_over
 
 def test_every_code_that_a_log_can_show_has_a_symptom():
     assert set(VOCABULARY) <= set(CODES)
-    assert set(CODES) == {name for each in RULES for name in each.codes}  # each declared, whichever rules report it
+    weighed = {cause.code for cause in causes().values()}
+    assert set(CODES) == weighed | {name for each in RULES for name in each.codes}  # each declared, whoever reports it
 
 
 def test_a_code_speaks_of_codes_that_exist():
@@ -272,7 +274,8 @@ def test_a_rule_gives_the_values_that_the_words_of_its_findings_have_places_for(
                     names = _names_in(first) if isinstance(first, ast.Constant) else _names_in(body)
                     parts = SENTENCES if "Seen" in ast.unparse(body) else ("claim", "change", "wrong_if")
                     _check(names, parts, {keyword.arg for keyword in call.keywords})
-    assert mentioned == set(WORDS)
+    weighed = {cause.code for cause in causes().values()}
+    assert mentioned | weighed | {f"{code}.weighed" for code in weighed} == set(WORDS)
 
 
 def _names_in(tree: ast.AST) -> set[str]:

@@ -85,11 +85,16 @@ def _parameters(case: Case) -> Iterator[Evidence]:
         return
     variants = [replace(shape, bias=bias, tied=tied) for bias in (False, True) for tied in (True, False)]
     counts = [count for variant in variants for count in _counts(count_parameters(variant))]
-    if any(abs(printed / count - 1) < 0.02 for count in counts):
+    if any(abs(printed - count) < 0.02 * count + _rounding(printed) for count in counts):
         return
     nearest = min(counts, key=lambda count: abs(count - printed))
     how = msg("the count for this shape, with or without biases, embeddings, a separate head")
     yield Evidence(msg("printed parameter count"), printed, float(nearest), case.where("parameters"), how, "parameters")
+
+
+def _rounding(printed: float) -> float:
+    """Half a unit of the last digit of a count: 150,000 was printed as 0.15M."""
+    return 5000.0 if printed >= 10_000 and printed % 10_000 == 0 else 0.5
 
 
 def _first_loss(case: Case) -> Iterator[Evidence]:
@@ -108,8 +113,9 @@ def _rates(case: Case) -> Iterator[Evidence]:
     if schedule is None or not case.is_nanogpt or len(rows) < 3 or case.whole("warmup_iters") is None:
         return
     rows = rows[:: max(1, len(rows) // 200)]
-    expected = np.array([lr_of(schedule, int(step)) for step in case.steps.printed[rows]])
-    off = np.flatnonzero(np.abs(rates[rows] / np.maximum(expected, 1e-12) - 1) > 0.1)
+    near = np.array([[lr_of(schedule, int(step) + by) for by in (-1, 0, 1)] for step in case.steps.printed[rows]])
+    expected = near[:, 1]  # some print the rate of the update before, or of the next
+    off = np.flatnonzero((rates[rows] > 1.1 * near.max(axis=1)) | (rates[rows] < 0.9 * near.min(axis=1)))
     if len(off) < 0.5 * len(rows):
         return
     row, how = rows[off[0]], msg("the schedule's formula")
@@ -217,7 +223,12 @@ def _untied_head(case: Case, printed: float, shape: Shape) -> Iterator[Finding]:
     untied = count_parameters(replace(shape, tied=False, arch="gpt2"))
     plain = untied.total - untied.by_part["norms"] - untied.by_part["position embedding"]
     fits = [value for value in (untied.total, untied.as_nanogpt_prints, plain) if abs(printed / value - 1) < 0.003]
-    if not fits or shape.arch != "gpt2" or abs(printed / usual.total - 1) < 0.01:
+    tied = (usual.total, usual.as_nanogpt_prints)
+    if (
+        not fits
+        or shape.arch != "gpt2"
+        or any(abs(printed - count) < 0.01 * count + _rounding(printed) for count in tied)
+    ):
         return
     yield finding(
         "param_count_mismatch.untied",

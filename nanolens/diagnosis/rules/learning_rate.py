@@ -13,21 +13,13 @@ from nanolens.diagnosis.rules.jumps import rise_of_loss
 from nanolens.facts import locations
 from nanolens.facts.case import Case
 from nanolens.facts.finding import Evidence, Finding, NotChecked, Sureness, known, see
-from nanolens.facts.laws import is_outside_step_law, suggested_rate, two_digits
+from nanolens.facts.laws import is_outside_step_law, suggested_rate, two_digits, usual_rate
 from nanolens.facts.statistics import spikes
 from nanolens.message import msg
 from nanolens.sizing.schedule import lr_of
 
-COMMON_LRS = ((1e6, 3e-3), (1e7, 1.5e-3), (1.25e8, 6e-4), (3.5e8, 3e-4), (7.6e8, 2.5e-4), (1.3e9, 2e-4))
-"""Usual peak rates of AdamW by parameters: GPT-3's table from 125M on; below it small public runs (1e-3 to 3e-3)."""
-
 TOO_HIGH, TOO_LOW = 4.0, 8.0
 HIGHEST_USUAL = 2e-3
-
-
-def usual_rate(parameters: float) -> float:
-    sizes, rates = np.log([row[0] for row in COMMON_LRS]), np.log([row[1] for row in COMMON_LRS])
-    return float(np.exp(np.interp(np.log(max(parameters, 1.0)), sizes, rates)))
 
 
 @rule("lr_too_high", "lr_too_low", only=("is_from_scratch", "is_adam"), needs=("peak_lr",))
@@ -168,7 +160,10 @@ def _printed(case: Case, planned: int) -> Iterator[Finding]:
     rates, steps = case.steps.lr[at], case.steps.step[at]
     if len(at) < 8 or planned <= SHORT_RUN_UPDATES or steps[-1] < 0.9 * planned:
         return
-    peak, last = float(rates.max()), float(rates[-1])
+    given = case.number("learning_rate") or 0.0
+    if steps[0] > 0.5 * planned and not given:
+        return  # the end of a log: where its peak was is not known
+    peak, last = max(float(rates.max()), given), float(rates[-1])
     still_warming = last == peak and float(rates[len(rates) // 2]) < 0.9 * peak
     # Some schedules keep their fall for the last steps: where it leads counts, not where it is.
     recent = -max(3, len(rates) // 20)

@@ -111,7 +111,7 @@ def bigram(case: Case) -> Answers:
         return
     first, last = stay
     length = x[last] - x[first]
-    stays_to_the_end = last == len(x) - 1 and length >= 150 and length >= 0.5 * x[-1]
+    stays_to_the_end = last == len(x) - 1 and length >= 300 and length >= 0.5 * x[-1]
     if length < BIGRAM_STEPS and not (stays_to_the_end and _is_flat(x[first:], y[first:])):
         return
     where, expected = locations.steps(x[first], x[last]), msg("below {low:nats}", level - BELOW)
