@@ -63,7 +63,7 @@ def what_was_read(case: Case) -> WhatWasRead:
         unit=reading.unit,
         first_loss_nats=_finite(steps.loss[has_loss[0]]) if len(has_loss) else None,
         last_loss_nats=_finite(steps.loss[has_loss[-1]]) if len(has_loss) else None,
-        step_time_s=None if took is None else took.value,
+        step_time_s=reading.step_time_s if took is None else took.value,
         tokens_per_s=_speed(steps.tokens_per_s[~is_first(case)], reading.device_tokens_per_s),
         tokens_per_update=None if tokens is None else round(tokens.value),
         lines=reading.lines,

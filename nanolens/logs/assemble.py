@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from nanolens.logs.given import Given, known_facts
-from nanolens.logs.rows import Found, Rows, joined
+from nanolens.logs.rows import Found, Rows, joined, median
 from nanolens.logs.settle import settle
 from nanolens.logs.text import LogText
 from nanolens.logs.trainers import UNKNOWN, Trainer
@@ -158,7 +158,8 @@ def _a_run(
         first=_printed(steps, 0, reading),
         last=_printed(steps, -1, reading),
         last_eval=_printed_eval(evals, reading),
-        device_tokens_per_s=_median(steps.column("device_tokens_per_s")),
+        device_tokens_per_s=median(steps.column("device_tokens_per_s")),
+        step_time_s=found.bar_step_s,
     )
     _tell_batch(known, steps)
     for key, value in trainer.defaults.items():
@@ -196,11 +197,6 @@ def _as_told(loss: float, reading: Reading) -> float | str:
     return float(told) if math.isfinite(told) else str(float(told))
 
 
-def _median(values: np.ndarray) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else None
-
-
 WHOLE_SEQUENCE = 0.03  # tokens of a sequence that are worked out from rounded counts are a whole number this near
 
 
@@ -209,10 +205,13 @@ def _tell_batch(known: dict[str, Known], steps: Rows) -> None:
     if not len(steps) or "tokens_per_update" in known:
         return
     where = f"line {int(steps.line[-1])}"
-    if tokens := _median(steps.column("tokens_per_update")):
+    if tokens := median(steps.column("tokens_per_update")):
         known["tokens_per_update"] = Known(round(tokens), "printed", where)
         return
-    sequences, length = _median(steps.column("batch_sequences")), known.get("block_size")
+    sequences, length = median(steps.column("batch_sequences")), known.get("block_size")
+    stated = known.get("global_batch_size")
+    if sequences is None and stated is not None and stated.origin == "printed" and isinstance(stated.value, int):
+        sequences = float(stated.value)
     if sequences and length is not None and isinstance(length.value, int):
         product = round(sequences * length.value)
         known["tokens_per_update"] = Known(product, "inferred", "sequences of an update x their length")
@@ -222,7 +221,8 @@ def _tell_batch(known: dict[str, Known], steps: Rows) -> None:
     if len(told):
         each = float(seen[told[-1]] / number[told[-1]])
         added = np.diff(seen[told]) / np.maximum(np.diff(number[told]), 1)
-        if len(added) > 2 and np.mean(added == np.median(added)) > 0.5:
+        is_before = len(added) > 0 and seen[told[-1]] == added[-1] * (number[told[-1]] - 1)  # this update is left out
+        if is_before or (len(added) > 2 and np.mean(added == np.median(added)) > 0.5):
             each = float(np.median(added))
         if sequences and abs(round(each / sequences) / (each / sequences) - 1) < WHOLE_SEQUENCE:
             each = sequences * round(each / sequences)  # a whole number of tokens a sequence

@@ -13,7 +13,7 @@ import numpy as np
 
 from nanolens.config.names import is_of_validation, words_of
 from nanolens.logs.lines import OF_LOSS, OF_VAL
-from nanolens.logs.rows import Found, Rows, joined
+from nanolens.logs.rows import Found, Rows, joined, median
 from nanolens.logs.trainers import Trainer
 
 LN2 = math.log(2)
@@ -68,6 +68,8 @@ def settle(found: Found, trainer: Trainer) -> None:
     if trainer.time_is_of == "clock":
         steps = _with_clocks_of(evals, steps)
     _times(steps, trainer)
+    full_bars = evals.column("took_s")[evals.column("is_bar") == 1.0]
+    found.bar_step_s = median(full_bars) if np.isnan(steps.column("took_s")).all() else None
     for rows in (steps, evals):
         for kind in (rows.columns, rows.not_finite):
             for name in kind.keys() - _KEPT:

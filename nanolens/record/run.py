@@ -156,6 +156,7 @@ class Reading:
     first: Mapping[str, float | str] = field(default_factory=dict)  # first row with a loss, as printed
     last: Mapping[str, float | str] = field(default_factory=dict)
     last_eval: Mapping[str, float | str] = field(default_factory=dict)
+    step_time_s: float | None = None  # where only rows of evaluations tell it
     device_tokens_per_s: float | None = None  # where only the speed of one device is printed
     notes: tuple[Message, ...] = ()  # for the reader: an ambiguous format, a hardware match, keys that were not used
 
