@@ -77,8 +77,8 @@ def assemble(
     )
     parts = _parts([attempts for _, attempts in runs], found)
     return [
-        _a_run(title or name, attempts, found, part, trainer, conventions, given, reading)
-        for (title, attempts), part in zip(runs, parts, strict=True)
+        _a_run(title or name, attempts, found, part, trainer, conventions, given, replace(reading, span=span))
+        for (title, attempts), part, span in zip(runs, parts, spans, strict=True)
     ]
 
 
@@ -319,8 +319,7 @@ def _lines_of(attempts: list[Attempt], found: Found) -> str:
 def _notes(found: Found, spans: list[str]) -> tuple[Message, ...]:
     cut = found.cut
     several = msg(
-        "this log contains {runs:count run|runs}, in lines {spans}; the longest one is used here, and {command:code} "
-        "compares them",
+        "this log contains {runs:count run|runs}, in lines {spans}; {command:code} compares them",
         len(spans),
         ", ".join(span for span in spans[:MOST_SPANS] if span) + (", …" if len(spans) > MOST_SPANS else ""),
         "nanolens compare FILE",

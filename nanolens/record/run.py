@@ -150,6 +150,7 @@ class Reading:
     attempts: int = 1
     ranks: int = 1
     runs: int = 1  # runs in the same source, this one included
+    span: str = ""  # the lines from its first row to its last, where there are several
     rows: int = 0  # rows of updates, those of micro-batches and of repeated steps included
     unit: str = "nats"  # of the losses as printed; ours are nats
     nats_per_unit: float = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+import nanolens
 from nanolens.errors import UserError
 from nanolens.logs import Given, read_log, read_logs
 from nanolens.logs.reader import LogReader
@@ -277,3 +278,37 @@ def test_a_row_with_names_below_it_is_read_when_it_is_whole():
         reader.feed(line)
         reader.runs(whole=False)
     assert reader.runs()[-1].steps.loss.tolist() == [5 - k / 100 for k in range(1, 60)]
+
+
+TWO_RUNS = """\
+# run A: float32
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2649, time 51.03ms, mfu -100.00%
+iter 10: loss 3.2441, time 25.12ms, mfu 14.83%
+iter 20: loss 2.7901, time 25.33ms, mfu 14.81%
+step 30: train loss 2.6612, val loss 2.6508
+# run B: float16
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2649, time 51.03ms, mfu -100.00%
+iter 10: loss nan, time 25.12ms, mfu 14.83%
+step 30: train loss nan, val loss nan
+"""
+
+
+def test_each_run_of_a_text_is_judged_and_named_by_its_lines(tmp_path):
+    log = tmp_path / "two.log"
+    log.write_text(TWO_RUNS)
+    answer = nanolens.diagnose(log)
+    assert "the run in lines 2-6, one of 2 in this text" in answer.text()
+    (other,) = answer.value.others
+    assert other.run.name == "B: float16" and "nan_divergence" in [finding.code for finding in other.findings]
+    assert answer.text().index("nan_divergence") > answer.text().index("B: float16, lines 8-11")
+    (data,) = answer.data()["others"]
+    assert data["lines"] == "8-11" and data["reading"]["evaluations"] == 2
+
+
+def test_compare_and_forecast_begin_with_what_was_read(tmp_path):
+    log = tmp_path / "two.log"
+    log.write_text(TWO_RUNS)
+    assert "A: Read 3 updates" in nanolens.compare(log).text() and "B: Read 2 updates" in nanolens.compare(log).text()
+    assert nanolens.forecast(log).text().split("\n\n")[1].startswith("Read 3 updates")
