@@ -22,7 +22,18 @@ from nanolens.logs.settle import settle
 from nanolens.logs.text import LogText
 from nanolens.logs.trainers import UNKNOWN, Trainer
 from nanolens.message import Message, msg
-from nanolens.record.run import Conventions, Evals, Known, Mark, Reading, RunRecord, Steps, evals_from, steps_from
+from nanolens.record.run import (
+    Conventions,
+    Evals,
+    Known,
+    Mark,
+    Reading,
+    RunRecord,
+    Steps,
+    evals_from,
+    number_of,
+    steps_from,
+)
 
 _SAID_AT_THE_END = ("wall_s",)  # facts that are printed when a run is done
 _END = 1 << 60
@@ -162,6 +173,9 @@ def _a_run(
         step_time_s=found.bar_step_s,
     )
     _tell_batch(known, steps)
+    if trainer.speed_may_be_of_micro_batch and (parts := _micro_batches(known, steps)) > 1:
+        steps.columns["tokens_per_s"] = steps.columns["tokens_per_s"] * parts
+        reading = replace(reading, notes=(*reading.notes, _of_micro_batch(parts)))
     for key, value in trainer.defaults.items():
         known.setdefault(key, Known(value, "inferred", f"default of {trainer.name}"))
     return RunRecord(name, conventions, _steps(steps), _evals(evals), known, in_order, reading)
@@ -195,6 +209,21 @@ def _printed_eval(evals: Rows, reading: Reading) -> Mapping[str, float | str]:
 def _as_told(loss: float, reading: Reading) -> float | str:
     told = math.exp(loss) if reading.unit == "perplexity" and loss < 700 else loss / reading.nats_per_unit
     return float(told) if math.isfinite(told) else str(float(told))
+
+
+def _of_micro_batch(parts: int) -> Message:
+    return msg(
+        "the printed tokens/s are those of one of {parts:count} micro-batches; here they are those of the update", parts
+    )
+
+
+def _micro_batches(known: Mapping[str, Known], steps: Rows) -> int:
+    """How many times the tokens of (printed speed x time) make a stated update; 1 where it is no whole number."""
+    products = steps.column("tokens_per_s") * steps.column("took_s")
+    each = median(products) if np.isfinite(products).sum() > 2 else None  # one of them may be cut in its number
+    stated = number_of(known["tokens_per_update"].value) if "tokens_per_update" in known else None
+    parts = stated / each if stated and each else 1.0
+    return round(parts) if parts > 1.5 and abs(parts / round(parts) - 1) < WHOLE_SEQUENCE else 1
 
 
 WHOLE_SEQUENCE = 0.03  # tokens of a sequence that are worked out from rounded counts are a whole number this near

@@ -312,3 +312,37 @@ def test_compare_and_forecast_begin_with_what_was_read(tmp_path):
     log.write_text(TWO_RUNS)
     assert "A: Read 3 updates" in nanolens.compare(log).text() and "B: Read 2 updates" in nanolens.compare(log).text()
     assert nanolens.forecast(log).text().split("\n\n")[1].startswith("Read 3 updates")
+
+
+def test_runs_of_two_trainers_do_not_share_conventions():
+    records = "".join(f"{{'loss': {2.5 - k / 10}, 'learning_rate': 1e-4, 'epoch': 0.{k}}}\n" for k in range(1, 6))
+    one, other = read_logs(records + "\nand with nanoGPT:\n\n" + iters(0, 30))
+    assert (one.conventions.trainer, one.steps.step.tolist()) == ("hf-trainer", [1, 2, 3, 4, 5])
+    assert (other.conventions.trainer, other.steps.step.tolist()) == ("nanogpt", [1, 11, 21, 31])
+    assert other.steps.line.tolist() == [9, 10, 11, 12]
+
+
+def test_the_speed_of_a_micro_batch_becomes_that_of_the_update():
+    rows = "".join(
+        f"step 0000{k}/21400 (0.00%) | loss: 1{k}.1 | lrm: 1.00 | dt: 8000.00ms | tok/sec: 8,192 | mfu: 22.87\n"
+        for k in range(3)
+    )
+    run = read_log("Total batch size 524,288 => gradient accumulation steps: 8\n" + rows)
+    assert run.steps.tokens_per_s.tolist() == [65536.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "step_s"),
+    [
+        ('{{"current_steps": {n}0, "loss": {loss}, "elapsed_time": "0:00:{n}0"}}\n', 1.0),
+        ("Training epoch 0, iteration {n}/999 | global_step: {n} | train_loss: {loss} | timing in s: 6.5\n", 6.5),
+        ("| epoch 1 | {n}00/ 2983 batches | lr 20.00 | ms/batch 12.5 | loss {loss}\n", 0.0125),
+        ("Schritt {n}: Verlust {comma}, Zeit 0,25 s\n", None),
+    ],
+)
+def test_times_and_decimals_as_people_write_them(text, step_s):
+    losses = [f"{5 - n / 10:.3f}" for n in range(1, 6)]
+    rows = (text.format(n=n, loss=loss, comma=loss.replace(".", ",")) for n, loss in enumerate(losses, 1))
+    run = read_log("".join(rows))
+    assert run.steps.loss.tolist() == [float(loss) for loss in losses]
+    assert step_s is None or run.steps.took_s[-1] == pytest.approx(step_s)
