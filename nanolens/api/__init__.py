@@ -10,6 +10,7 @@ here, those that train, measure or convert in `training`, and `Run` in `run`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -53,20 +54,29 @@ def diagnose(
         from nanolens.diagnosis.pages import page_answer, page_named
 
         return page_answer(page_named(why))
-    record = open_target(target, config, hardware, **known)
+    from nanolens.logs import longest
+    from nanolens.logs.open import open_runs
+
+    records = open_runs(None if target is None else named(target), config, hardware, options_of(known))
+    record = longest(records)
+    others = [each for each in records if each is not record]
     if not plan:
-        return diagnosis_answer(record)
+        return diagnosis_answer(record, others=others)
     from nanolens.planning.question import planned_for
     from nanolens.planning.words import against_plan
 
-    return diagnosis_answer(record, against_plan(planned_for(record)))
+    return diagnosis_answer(record, against_plan(planned_for(record)), others)
 
 
-def diagnosis_answer(record: RunRecord, more: Iterable[Part] = ()) -> Answer[Diagnosis]:
+def diagnosis_answer(
+    record: RunRecord, more: Iterable[Part] = (), others: Sequence[RunRecord] = ()
+) -> Answer[Diagnosis]:
+    from nanolens.diagnosis import MOST_JUDGED
     from nanolens.diagnosis import diagnose as diagnosis_of
     from nanolens.diagnosis.words import answer_of
 
-    return answer_of(diagnosis_of(record), more)
+    found = diagnosis_of(record)
+    return answer_of(replace(found, others=tuple(diagnosis_of(each) for each in others[:MOST_JUDGED])), more)
 
 
 def explain(

@@ -11,6 +11,8 @@ import msgspec
 from nanolens.comparison import Comparison
 from nanolens.comparison.side import AXES, COMPARISON_TABLES, FIGURES, JOULES_PER_KWH, Side
 from nanolens.comparison.verdict import TimeToLoss
+from nanolens.facts.case import Case
+from nanolens.facts.reading import what_was_read
 from nanolens.message import Message, msg
 from nanolens.show.answer import Answer, Scalar, typed
 from nanolens.show.curves import Series
@@ -28,6 +30,10 @@ def answer_of(found: Comparison) -> Answer[Comparison]:
 
 def comparison_parts(comparison: Comparison) -> Iterator[Part]:
     yield from (TextBlock(msg("Comparison of {names}", [_title(side) for side in comparison.sides]), "title"), GAP)
+    for side in comparison.sides:
+        for run in side.group.runs:
+            yield TextBlock(msg("{name}: {read}", side.name, what_was_read(Case(run)).sentence), "note")
+    yield GAP
     yield from (*_difference_parts(comparison), GAP, *verdict_parts(comparison), GAP)
     names = [side.name for side in comparison.sides]
     rows: list[list[Text]] = [[*cells, what] for what, cells in table_rows(comparison)]

@@ -67,7 +67,7 @@ def column_of(name: str, unit: str = "") -> tuple[str, float]:
     plain. Of a time without a unit, and of what may be a share or per cent, the column is left to be looked at."""
     column = _column(name)
     if not column:
-        return "", 1.0
+        return _with_unit_in_name(name) if not unit else ("", 1.0)
     kind, scale = UNITS_BESIDE.get(unit, ("", 1.0))
     if column == "speed":
         return (kind, scale) if kind in _SPEEDS else ("", 1.0)
@@ -85,6 +85,19 @@ def column_of(name: str, unit: str = "") -> tuple[str, float]:
     if kind == "took_s" and column not in ("tokens_per_s",):
         return "", 1.0
     return column, 1.0
+
+
+def _with_unit_in_name(name: str) -> tuple[str, float]:
+    """`train_step_timing in s`, `data load (ms)`: the last word is the unit of a time."""
+    words = words_of(name)
+    kind, _ = UNITS_BESIDE.get(words[-1] if len(words) > 1 else "", ("", 1.0))
+    if kind != "took_s":
+        return "", 1.0
+    base = "_".join(words[:-1]).removesuffix("_in")
+    return column_of(base, words[-1]) if _column(base) in _TIMES else ("", 1.0)
+
+
+_TIMES = ("took", "average", "clock", "data", "evaluation_time", "eta")
 
 
 def _of_time(column: str, kind: str, scale: float) -> tuple[str, float]:
@@ -129,7 +142,8 @@ def _by_path(name: str) -> str | None:
     ours = FOREIGN_COLUMNS.get(normalised(last), "")
     if ours in ("tokens_per_s", "device_tokens_per_s"):
         return "device_tokens_per_s" if set(words_of(first)) & _BY_DEVICE else ours
-    return ours if ours in ("mfu", "lr", "grad_norm", "loss_scale") else None
+    is_plain = ours in ("mfu", "lr", "grad_norm", "loss_scale", "it_per_s", "tokens_seen", "samples_seen")
+    return ours if is_plain else None
 
 
 @lru_cache(maxsize=4096)

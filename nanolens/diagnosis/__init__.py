@@ -29,6 +29,7 @@ from nanolens.record.run import RunRecord
 FAULTS = frozenset(name for name, code in CODES.items() if code.severity != "remark")
 """Codes of which something should be fixed. The others are explanations."""
 
+MOST_JUDGED = 8  # of one text that are judged besides the longest
 # Trainers that hold their learning rate and decay it at the end.
 STABLE_THEN_DECAY = ("nanochat", "autoresearch", "modded-nanogpt")
 SHOWN_FACTS = (
@@ -44,6 +45,7 @@ class Diagnosis:
     not_checked: Sequence[NotChecked] = ()
     facts: Mapping[str, Figure] = field(default_factory=dict)  # what was derived, with its formula
     reading: WhatWasRead | None = None
+    others: Sequence[Diagnosis] = ()  # of the other runs of the same text
 
 
 def diagnose(run: RunRecord, *, weighs: bool = True) -> Diagnosis:

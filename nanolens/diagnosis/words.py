@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -34,7 +35,20 @@ def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
         parts += [*finding_parts(finding, number), GAP]
     if not diagnosis.findings:
         parts += [_nothing(diagnosis), GAP]
-    return [*parts, *_not_checked(diagnosis.not_checked)]
+    parts += _not_checked(diagnosis.not_checked)
+    for other in diagnosis.others:
+        parts += [GAP, *_other_parts(other)]
+    return parts
+
+
+def _other_parts(diagnosis: Diagnosis) -> Iterator[Part]:
+    """Another run of the text: what was read of it, and what was found, without its evidence."""
+    yield TextBlock(msg("{name:code}, lines {span}", diagnosis.run.name, diagnosis.run.reading.span), "head")
+    if diagnosis.reading is not None:
+        yield TextBlock(diagnosis.reading.sentence, "note", indent=2)
+    yield from (_claim(finding, number, indent=2) for number, finding in enumerate(diagnosis.findings, 1))
+    if not diagnosis.findings:
+        yield replace(_nothing(diagnosis), indent=2)
 
 
 def _nothing(diagnosis: Diagnosis) -> TextBlock:
@@ -45,14 +59,18 @@ def _nothing(diagnosis: Diagnosis) -> TextBlock:
 
 
 def finding_parts(finding: Finding, number: int) -> Iterator[Part]:
-    claim = msg("{sureness}: {claim} ({code:code})", SURENESS_WORDS[finding.sureness], finding.claim, finding.code)
-    yield TextBlock(claim, _role(finding), mark=f"{number}. ")
+    yield _claim(finding, number)
     for item in finding.evidence:
         yield bullet(values_of(item), indent=3)
         yield TextBlock(msg("{where}; {how}", item.where, item.how), "note", indent=5)
     if finding.change is not None:
         yield from change_parts(finding.change)
     yield TextBlock(msg("This is wrong if {what}", finding.wrong_if), "note", indent=3)
+
+
+def _claim(finding: Finding, number: int, indent: int = 0) -> TextBlock:
+    claim = msg("{sureness}: {claim} ({code:code})", SURENESS_WORDS[finding.sureness], finding.claim, finding.code)
+    return TextBlock(claim, _role(finding), indent, mark=f"{number}. ")
 
 
 def _role(finding: Finding) -> Role:
@@ -132,10 +150,20 @@ class RunData(msgspec.Struct):
     reading: ReadingData
 
 
+class OtherRunData(msgspec.Struct):
+    """Another run of the same text."""
+
+    name: str
+    lines: str
+    reading: ReadingData
+    findings: list[FindingData]
+
+
 class DiagnosisData(msgspec.Struct):
     run: RunData
     findings: list[FindingData]
     not_checked: list[NotCheckedData]
+    others: list[OtherRunData]
 
 
 def diagnosis_data(diagnosis: Diagnosis, lang: str = "en") -> DiagnosisData:
@@ -150,4 +178,12 @@ def diagnosis_data(diagnosis: Diagnosis, lang: str = "en") -> DiagnosisData:
         derived=dict(diagnosis.facts),
         reading=typed(ReadingData, diagnosis.reading or what_was_read(Case(run)), lang),
     )
-    return typed(DiagnosisData, diagnosis, lang, run=about)
+    return typed(
+        DiagnosisData, diagnosis, lang, run=about, others=[_other_data(each, lang) for each in diagnosis.others]
+    )
+
+
+def _other_data(diagnosis: Diagnosis, lang: str) -> OtherRunData:
+    run = diagnosis.run
+    reading = typed(ReadingData, diagnosis.reading or what_was_read(Case(run)), lang)
+    return typed(OtherRunData, diagnosis, lang, name=run.name, lines=run.reading.span, reading=reading)

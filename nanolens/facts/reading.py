@@ -63,7 +63,7 @@ def what_was_read(case: Case) -> WhatWasRead:
         unit=reading.unit,
         first_loss_nats=_finite(steps.loss[has_loss[0]]) if len(has_loss) else None,
         last_loss_nats=_finite(steps.loss[has_loss[-1]]) if len(has_loss) else None,
-        step_time_s=None if took is None else took.value,
+        step_time_s=reading.step_time_s if took is None else took.value,
         tokens_per_s=_speed(steps.tokens_per_s[~is_first(case)], reading.device_tokens_per_s),
         tokens_per_update=None if tokens is None else round(tokens.value),
         lines=reading.lines,
@@ -74,6 +74,16 @@ def what_was_read(case: Case) -> WhatWasRead:
         cut=reading.cut,
         notes=reading.notes,
     )
+
+
+def what_was_said(case: Case) -> tuple[Message, ...]:
+    """What an answer begins with; nothing where nothing has happened yet."""
+    return () if case.is_ahead else (sentence(case, updates_with_loss(case)), *case.run.reading.notes)
+
+
+def updates_with_loss(case: Case) -> int:
+    steps = case.run.steps
+    return int(np.sum(~np.isnan(steps.loss) | np.isin(steps.not_finite, (1.0, 3.0))))
 
 
 def _row(case: Case, row: int) -> dict[str, float | str]:
@@ -109,8 +119,13 @@ def sentence(case: Case, updates: int) -> Message:
     run, reading, trainer = case.run, case.run.reading, trainer_name(case)
     what = _rows_read(case, updates)
     if reading.runs > 1:
-        count = msg("{runs:count run|runs}", reading.runs)
-        whole = msg("Read {what} of the longest of {runs} in this text, written by {trainer}", what, count, trainer)
+        whole = msg(
+            "Read {what} of the run in lines {span}, one of {runs:count} in this text, written by {trainer}",
+            what,
+            reading.span,
+            reading.runs,
+            trainer,
+        )
     else:
         whole = msg("Read {what} of one run written by {trainer}", what, trainer)
     if reading.unit in UNITS:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from nanolens.facts.case import Case
+from nanolens.facts.reading import what_was_said
 from nanolens.forecasting import COVERAGE, Forecast, Refusal
 from nanolens.message import Message, msg
 from nanolens.record.run import RunRecord
@@ -39,6 +41,7 @@ def headline(found: Forecast) -> Message:
 
 def forecast_parts(found: Forecast | Refusal, run: RunRecord) -> Iterator[Part]:
     yield from (TextBlock(msg("Forecast of {name:code}", run.name), "title"), GAP)
+    yield from (*(TextBlock(said, "note") for said in what_was_said(Case(run))), GAP)
     if isinstance(found, Refusal):
         yield TextBlock(msg("No forecast, because {because}.", found.because), "likely")
         if found.instead is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,10 @@ def read_log(
     """The run that a log tells of. `source` is a text, or the path of a file or folder.
 
     A log with several runs gives the longest one, and says so in its reading; `read_logs` gives them all."""
-    runs = read_logs(source, given, format=format, name=name)
+    return longest(read_logs(source, given, format=format, name=name))
+
+
+def longest(runs: Sequence[RunRecord]) -> RunRecord:
     return max(runs, key=lambda run: (len(run.steps) + len(run.evals), *run.steps.step[-1:], *run.evals.step[-1:]))
 
 
@@ -39,4 +43,4 @@ def read_logs(
             gc.enable()
 
 
-__all__ = ["FORMATS", "Given", "LogReader", "read_log", "read_logs"]
+__all__ = ["FORMATS", "Given", "LogReader", "longest", "read_log", "read_logs"]

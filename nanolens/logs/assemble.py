@@ -17,12 +17,23 @@ from itertools import pairwise
 import numpy as np
 
 from nanolens.logs.given import Given, known_facts
-from nanolens.logs.rows import Found, Rows, joined
+from nanolens.logs.rows import Found, Rows, joined, median
 from nanolens.logs.settle import settle
 from nanolens.logs.text import LogText
 from nanolens.logs.trainers import UNKNOWN, Trainer
 from nanolens.message import Message, msg
-from nanolens.record.run import Conventions, Evals, Known, Mark, Reading, RunRecord, Steps, evals_from, steps_from
+from nanolens.record.run import (
+    Conventions,
+    Evals,
+    Known,
+    Mark,
+    Reading,
+    RunRecord,
+    Steps,
+    evals_from,
+    number_of,
+    steps_from,
+)
 
 _SAID_AT_THE_END = ("wall_s",)  # facts that are printed when a run is done
 _END = 1 << 60
@@ -77,8 +88,8 @@ def assemble(
     )
     parts = _parts([attempts for _, attempts in runs], found)
     return [
-        _a_run(title or name, attempts, found, part, trainer, conventions, given, reading)
-        for (title, attempts), part in zip(runs, parts, strict=True)
+        _a_run(title or name, attempts, found, part, trainer, conventions, given, replace(reading, span=span))
+        for (title, attempts), part, span in zip(runs, parts, spans, strict=True)
     ]
 
 
@@ -158,9 +169,13 @@ def _a_run(
         first=_printed(steps, 0, reading),
         last=_printed(steps, -1, reading),
         last_eval=_printed_eval(evals, reading),
-        device_tokens_per_s=_median(steps.column("device_tokens_per_s")),
+        device_tokens_per_s=median(steps.column("device_tokens_per_s")),
+        step_time_s=found.bar_step_s,
     )
     _tell_batch(known, steps)
+    if trainer.speed_may_be_of_micro_batch and (parts := _micro_batches(known, steps)) > 1:
+        steps.columns["tokens_per_s"] = steps.columns["tokens_per_s"] * parts
+        reading = replace(reading, notes=(*reading.notes, _of_micro_batch(parts)))
     for key, value in trainer.defaults.items():
         known.setdefault(key, Known(value, "inferred", f"default of {trainer.name}"))
     return RunRecord(name, conventions, _steps(steps), _evals(evals), known, in_order, reading)
@@ -196,9 +211,19 @@ def _as_told(loss: float, reading: Reading) -> float | str:
     return float(told) if math.isfinite(told) else str(float(told))
 
 
-def _median(values: np.ndarray) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else None
+def _of_micro_batch(parts: int) -> Message:
+    return msg(
+        "the printed tokens/s are those of one of {parts:count} micro-batches; here they are those of the update", parts
+    )
+
+
+def _micro_batches(known: Mapping[str, Known], steps: Rows) -> int:
+    """How many times the tokens of (printed speed x time) make a stated update; 1 where it is no whole number."""
+    products = steps.column("tokens_per_s") * steps.column("took_s")
+    each = median(products) if np.isfinite(products).sum() > 2 else None  # one of them may be cut in its number
+    stated = number_of(known["tokens_per_update"].value) if "tokens_per_update" in known else None
+    parts = stated / each if stated and each else 1.0
+    return round(parts) if parts > 1.5 and abs(parts / round(parts) - 1) < WHOLE_SEQUENCE else 1
 
 
 WHOLE_SEQUENCE = 0.03  # tokens of a sequence that are worked out from rounded counts are a whole number this near
@@ -209,10 +234,13 @@ def _tell_batch(known: dict[str, Known], steps: Rows) -> None:
     if not len(steps) or "tokens_per_update" in known:
         return
     where = f"line {int(steps.line[-1])}"
-    if tokens := _median(steps.column("tokens_per_update")):
+    if tokens := median(steps.column("tokens_per_update")):
         known["tokens_per_update"] = Known(round(tokens), "printed", where)
         return
-    sequences, length = _median(steps.column("batch_sequences")), known.get("block_size")
+    sequences, length = median(steps.column("batch_sequences")), known.get("block_size")
+    stated = known.get("global_batch_size")
+    if sequences is None and stated is not None and stated.origin == "printed" and isinstance(stated.value, int):
+        sequences = float(stated.value)
     if sequences and length is not None and isinstance(length.value, int):
         product = round(sequences * length.value)
         known["tokens_per_update"] = Known(product, "inferred", "sequences of an update x their length")
@@ -222,7 +250,8 @@ def _tell_batch(known: dict[str, Known], steps: Rows) -> None:
     if len(told):
         each = float(seen[told[-1]] / number[told[-1]])
         added = np.diff(seen[told]) / np.maximum(np.diff(number[told]), 1)
-        if len(added) > 2 and np.mean(added == np.median(added)) > 0.5:
+        is_before = len(added) > 0 and seen[told[-1]] == added[-1] * (number[told[-1]] - 1)  # this update is left out
+        if is_before or (len(added) > 2 and np.mean(added == np.median(added)) > 0.5):
             each = float(np.median(added))
         if sequences and abs(round(each / sequences) / (each / sequences) - 1) < WHOLE_SEQUENCE:
             each = sequences * round(each / sequences)  # a whole number of tokens a sequence
@@ -319,8 +348,7 @@ def _lines_of(attempts: list[Attempt], found: Found) -> str:
 def _notes(found: Found, spans: list[str]) -> tuple[Message, ...]:
     cut = found.cut
     several = msg(
-        "this log contains {runs:count run|runs}, in lines {spans}; the longest one is used here, and {command:code} "
-        "compares them",
+        "this log contains {runs:count run|runs}, in lines {spans}; {command:code} compares them",
         len(spans),
         ", ".join(span for span in spans[:MOST_SPANS] if span) + (", …" if len(spans) > MOST_SPANS else ""),
         "nanolens compare FILE",

@@ -55,9 +55,13 @@ def _settings(facts: Mapping[str, object]) -> Iterator[str]:
 
 def _of_lists(columns: Mapping[str, Sequence[object]]) -> Iterator[Mapping[str, object]]:
     """Lists of one length are columns; a list of pairs has the step in each pair."""
-    for key, values in columns.items():
-        if all(isinstance(each, list) and len(each) == 2 for each in values):
-            yield from ({"step": each[0], key: each[1]} for each in values)  # type: ignore[index]
+    pairs = [
+        (each[0], key if column_of(key)[0] != "train" else "loss", each[1])  # it has steps of its own: no evaluation's
+        for key, values in columns.items()
+        for each in values
+        if isinstance(each, list) and len(each) == 2 and isinstance(each[0], (int, float))
+    ]
+    yield from ({"step": step, name: value} for step, name, value in sorted(pairs, key=lambda pair: pair[0]))
     plain = {key: values for key, values in columns.items() if not isinstance(values[0], (list, dict))}
     counts = {len(values) for values in plain.values()}
     for count in counts:

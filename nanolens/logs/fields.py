@@ -24,7 +24,7 @@ NUMBER = (
 )
 _CLOCK = r"\d{1,6}+:\d\d(?!\d)(?::\d\d(?!\d))?+(?:[.,]\d{1,9}+)?+(?!:)"
 _DATE = (
-    r"\d{1,4}+(?:[-/]\d{1,2}(?!\d)){2}+(?:T\d\d:\d\d:\d\d(?:[.,]\d{1,9}+)?+(?:Z|[-+]\d\d:?\d\d)?+)?+(?!\d)"
+    r"\d{1,4}+[-/]\d{1,2}(?!\d)[-/](?:\d{1,2}|\d{4})(?!\d)(?:T\d\d:\d\d:\d\d(?:[.,]\d{1,9}+)?+(?:Z|[-+]\d\d:?\d\d)?+)?+(?!\d)"
     r"|\d{1,4}+(?:\.\d{1,9}+){2,8}+"  # or an address, or a version
 )
 TOKEN = re.compile(rf"[ \t]*+(?<![\w.])(?<!\w-)((?:{_DATE})|{_CLOCK}|{NUMBER})")
@@ -145,7 +145,8 @@ def _numbers(texts: Sequence[str], numbers: Sequence[str]) -> list[_Number]:
         )
         if is_pair and place + 2 < len(numbers) and texts[place + 2] == "" and _kind(numbers[place + 2]) == "clock":
             is_pair = is_total = True  # the 30th of October, and the time of day
-        if kind != "clock" and not is_total:
+        is_elapsed = kind == "clock" and number_is_plain(text) and column_of(name)[0] == "clock_s"
+        if (kind != "clock" or is_elapsed) and not is_total:
             found.append(_Number(place, kind, name, unit or unit_before, scale, before, rest, is_pair))
         is_total = is_pair
     return found
@@ -156,6 +157,11 @@ def _kind(number: str) -> str:
         return "clock"
     plain = number.replace(",", "")
     return "whole" if plain.isdigit() and len(plain) < LONGEST_STEP else "real"
+
+
+def number_is_plain(clock: str) -> bool:
+    """Whether it is a time as 0:12:34, and no date."""
+    return clock.replace(":", "").replace(".", "").isdigit()
 
 
 def _unit(text: str) -> tuple[str, float, str]:
@@ -172,7 +178,7 @@ def _unit(text: str) -> tuple[str, float, str]:
 _GLUED = re.compile(r"(?P<unit>ms|s|%)(?=(?:iter|step|Iter|Step|Epoch|epoch)\b)")
 _WRAPPED = re.compile(r"(?:\b(?:torch\.)?tensor|\barray|\bnp\.float\d\d|\bfloat|\bDeviceArray|\bArray)\($")
 _LEVELS = ("info", "debug", "warning", "warn", "error")  # of a logger
-_AFTER = re.compile(r"(.{2,40}?) +(?:after|at|@|for|in|nach|après|tras) +(.{1,20})")
+_AFTER = re.compile(r"(.{2,40}?) +(?:after|at|@|for|in|nach|après|tras) +(.{2,20})")
 _LETTER = re.compile(r"[^\W\d_]")
 _OF_KIND = re.compile(r"([A-Za-z]+)\(\w+\)$")  # `Iter(train) [ 510/2046]`
 
@@ -237,6 +243,9 @@ def _row(group: Sequence[tuple[_Number, str, float]], texts: Sequence[str], is_b
             and number.scale == 1
         ):
             begins = index == 0 and not _LETTER.search("".join(texts[: number.place + 1]))
+            begins &= not (
+                number.place and number.before.rstrip().endswith("-") and number.after.startswith(" -")
+            )  # a logger's
             if number.is_pair or begins or _is_bracketed(number):
                 counters.append((number, field))
         elif column == "" and not number.name and number.unit == "":
@@ -245,6 +254,8 @@ def _row(group: Sequence[tuple[_Number, str, float]], texts: Sequence[str], is_b
             fields.append(Field(number.place, "epoch_real", scale, number.name))
         elif column and all(column != other.column for other in fields):
             fields.append(field)
+        elif column == "took_s" and number.name:  # it says what the nameless one of a bar is, unsmoothed
+            fields = [field if other.column == column and not other.name else other for other in fields]
         elif not column and number.name:
             fields.append(Field(number.place, f"?{number.name}", number.scale, number.name))
     counters.sort(key=lambda each: (_COUNTERS[each[1].column], not each[0].is_pair))

@@ -148,7 +148,7 @@ def _under_a_title(rows: Rows, source: LogText, tables: dict[str, list[Rows]], r
     for index, line in enumerate((rows.line - source.first_line).tolist()):
         for above in range(line - 1, max(-1, line - 4), -1):
             title = text[starts[above] : starts[above + 1]]
-            if not any(character.isdigit() for character in title):
+            if title.lstrip()[:1] in _OF_TITLES or not any(character.isdigit() for character in title):
                 words = [word.lower() for word in WORD.findall(title)]
                 is_eval[index] = len(words) <= LONGEST_TITLE and not EVALUATION_WORDS.isdisjoint(words)
                 break
@@ -160,7 +160,7 @@ def _under_a_title(rows: Rows, source: LogText, tables: dict[str, list[Rows]], r
     return rows.take(np.flatnonzero(~is_eval))
 
 
-MOST_UNDER_TITLES, LONGEST_TITLE = 2000, 6
+MOST_UNDER_TITLES, LONGEST_TITLE, _OF_TITLES = 2000, 6, ("*", "=", "#")
 
 
 def _without_cut_numbers(lines: dict[tuple[Row, str], _Lines], last: int) -> int:
@@ -222,7 +222,7 @@ def _kind_of(row: Row, form: Sequence[str]) -> str:
     if "run_s" in columns:
         return "summary"
     unknown = sum(column[0] == "?" for column in columns)
-    if unknown >= 4 and 2 * unknown > len(columns) and not is_dict and not has_loss:
+    if unknown >= 4 and 2 * unknown > len(columns) and not (is_dict or has_loss or row.is_bar):
         return ""  # settings, or a command
     if columns & OF_VAL == {"test"}:
         return "tests"
@@ -241,7 +241,7 @@ def _kind_of(row: Row, form: Sequence[str]) -> str:
     is_named = row.epoch is not None or (row.counter is not None and normalised(row.counter.name) in FOREIGN_COLUMNS)
     if is_named and not any(column[0] != "?" for column in columns) and row.words <= MOST_WORDS_OF_HEAD:
         return "heads"
-    if columns & _OF_UPDATE:
+    if columns & (_OF_UPDATE | {"tokens_seen", "samples_seen"}):
         return "loose_steps"
     if {column for column in columns if column[0] != "?"} == {"bare"} and (
         len(form) == 2 or form[0].strip() == "tensor("

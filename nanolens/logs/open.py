@@ -11,7 +11,7 @@ from pathlib import Path
 from nanolens.config.load import named_preset, read_foreign
 from nanolens.config.python_file import ConfigFile
 from nanolens.errors import UserError, fault
-from nanolens.logs import Given, read_log
+from nanolens.logs import Given, longest, read_logs
 from nanolens.logs.facts import literal
 from nanolens.message import msg
 from nanolens.record import RUNS, is_run
@@ -25,6 +25,13 @@ CONFIG_SUFFIXES = (".toml", ".py")  # a .json may be a log of the Hugging Face T
 def open_run(
     target: str | None, config: str | None = None, hardware: str | None = None, given: Sequence[tuple[str, str]] = ()
 ) -> RunRecord:
+    """The run that a source tells of; the longest of several."""
+    return longest(open_runs(target, config, hardware, given))
+
+
+def open_runs(
+    target: str | None, config: str | None = None, hardware: str | None = None, given: Sequence[tuple[str, str]] = ()
+) -> list[RunRecord]:
     """`target`: a run, `RUN@STEP`, a log, a folder of another trainer, `-` for standard input, or a config or preset (a
     Run without rows). `config`, `hardware` and `given` (--key=value) add what the source does not say."""
     if not target:
@@ -36,15 +43,15 @@ def open_run(
     if target == "-":
         raw = sys.stdin.buffer.read()
         _check_not_empty(raw, "-")
-        return read_log(raw, _given(config, hardware, facts), name="stdin")
+        return read_logs(raw, _given(config, hardware, facts), name="stdin")
     if path.exists() and not is_config and not is_run(path):
         if path.is_file() and path.stat().st_size < _SMALL_BYTES:
             _check_not_empty(path.read_bytes(), target)
-        return read_log(path, _given(config, hardware, facts))
+        return read_logs(path, _given(config, hardware, facts))
     if not is_config and (own := _own_run(target)) is not None:
-        return _with_facts(own, config, hardware, facts)
+        return [_with_facts(own, config, hardware, facts)]
     if is_config or named_preset(target) is not None:  # a run of which nothing has happened yet
-        return read_log(b"", _given(target, hardware, facts), name=path.stem)
+        return read_logs(b"", _given(target, hardware, facts), name=path.stem)
     raise fault(
         msg("there is no run, log or config named {target:code}", target),
         fix=msg(

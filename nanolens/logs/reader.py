@@ -7,6 +7,7 @@ import gzip
 import re
 import zlib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,12 @@ _PER_CHARACTER = re.compile(r"\b(?:BPC|bpc)\b|bits.per.char")
 class LogReader:
     """`feed` it text, ask it for `runs`. What was understood once is not read again."""
 
-    def __init__(self, given: Given | None = None, *, format: str | None = None, name: str = "log"):
+    def __init__(
+        self, given: Given | None = None, *, format: str | None = None, name: str = "log", first_line: int = 1
+    ):
         self.given = given or Given()
         self.name = name
+        self._first_line = first_line
         self._trainer: Trainer = trainer_named(format) if format else UNKNOWN
         self._is_asked_for = format is not None
         self._is_settled = False  # enough was read to be sure of the trainer
@@ -52,7 +56,7 @@ class LogReader:
     def _forget(self) -> None:
         self._found, self._reading = Found(), Reading()
         self._ranks: dict[int, int] = {}
-        self._lines_read, self._characters_read = 0, 0
+        self._lines_read, self._characters_read = self._first_line - 1, 0
         self._conventions: Conventions | None = None
 
     def feed(self, text: str) -> None:
@@ -144,7 +148,30 @@ def read_text(text: str, given: Given, *, format: str | None, name: str) -> list
     reader = LogReader(given, format=format, name=name)
     reader.feed(text)
     runs = reader.runs()
+    if len(runs) > 1 and format is None:
+        runs = _each_by_its_trainer(text, runs, given)
     return _with_losses(runs, name, text.strip().split("\n", 1)[0]) if text.strip() else runs
+
+
+def _each_by_its_trainer(text: str, runs: list[RunRecord], given: Given) -> list[RunRecord]:
+    """Runs of two trainers, each read again by the conventions of its own."""
+    lines = text.split("\n")
+    spans = [tuple(map(int, run.reading.span.split("-"))) for run in runs if run.reading.span]
+    if len(spans) < len(runs) or any(one[1] >= other[0] for one, other in pairwise(spans)):
+        return runs
+    trainers = [recognise("\n".join(lines[first - 1 : last])) for first, last in spans]
+    if len({trainer.name for trainer in trainers} - {UNKNOWN.name}) < 2:
+        return runs
+    starts = [0, *(last for _, last in spans[:-1])]
+    ends = [*starts[1:], len(lines)]
+    own = []
+    for run, trainer, start, end in zip(runs, trainers, starts, ends, strict=True):
+        reader = LogReader(given, format=trainer.name, name=run.name, first_line=start + 1)
+        reader.feed("\n".join(lines[start:end]))
+        read = max(reader.runs(), key=lambda each: len(each.steps) + len(each.evals))
+        kept = ("runs", "span", "notes", "lines", "understood", "not_understood", "examples")
+        own.append(replace(read, reading=replace(read.reading, **{name: getattr(run.reading, name) for name in kept})))
+    return own
 
 
 def _with_losses(runs: list[RunRecord], name: str, first_line: str) -> list[RunRecord]:

@@ -92,6 +92,11 @@ def joined(several: Iterable[Rows]) -> Rows:
     return Rows(at, line, piece, printed, columns, not_finite).take(first)
 
 
+def median(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else None
+
+
 def to_numbers(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """The numbers that are printed, and where "nan" or "inf" is; what is no number says nothing."""
     try:
@@ -108,7 +113,15 @@ def _number(text: str) -> float:
     try:
         return float(text.replace(",", ""))
     except ValueError:
+        return _seconds(text)
+
+
+def _seconds(clock: str) -> float:
+    """Of 0:12:34, or 12:34; NaN for any other text."""
+    parts = clock.split(":")
+    if not 2 <= len(parts) <= 3 or not all(part.replace(".", "", 1).isdecimal() for part in parts):
         return float("nan")
+    return sum(float(part) * 60.0**place for place, part in enumerate(reversed(parts)))
 
 
 @dataclass
@@ -147,6 +160,7 @@ class Found:
     loss_unit: str = "nats"  # as printed
     loss_scale: float = 1.0  # nats in that unit
     loss_is_smoothed: bool = False  # only a mean was printed
+    bar_step_s: float | None = None  # seconds of a step, where only rows of evaluations tell them
 
     def __bool__(self) -> bool:
         return bool(len(self.steps) or len(self.evals) or any(map(len, self.tables.values())))

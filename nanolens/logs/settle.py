@@ -13,7 +13,7 @@ import numpy as np
 
 from nanolens.config.names import is_of_validation, words_of
 from nanolens.logs.lines import OF_LOSS, OF_VAL
-from nanolens.logs.rows import Found, Rows, joined
+from nanolens.logs.rows import Found, Rows, Sign, joined, median
 from nanolens.logs.trainers import Trainer
 
 LN2 = math.log(2)
@@ -68,6 +68,8 @@ def settle(found: Found, trainer: Trainer) -> None:
     if trainer.time_is_of == "clock":
         steps = _with_clocks_of(evals, steps)
     _times(steps, trainer)
+    full_bars = evals.column("took_s")[evals.column("is_bar") == 1.0]
+    found.bar_step_s = median(full_bars) if np.isnan(steps.column("took_s")).all() else None
     for rows in (steps, evals):
         for kind in (rows.columns, rows.not_finite):
             for name in kind.keys() - _KEPT:
@@ -195,6 +197,7 @@ def _below_heads(loose: Rows, heads: Rows, steps: Rows) -> tuple[Rows, Rows]:
     # A row with a number of its own between them: the head is of something else
     between = np.searchsorted(steps.at, loose.at) - np.searchsorted(steps.at, heads.at[before])
     is_near &= (between == 0) | (heads.column("epoch")[before] >= 0)
+    is_near &= ~_are_several_a_head(loose, np.where(is_near, head, -1))
     below = loose.take(np.flatnonzero(is_near))
     its = heads.take(before[is_near])
     below.printed = its.printed
@@ -202,6 +205,17 @@ def _below_heads(loose: Rows, heads: Rows, steps: Rows) -> tuple[Rows, Rows]:
         below.fill(name, its.column(name))
     below.columns["head"] = its.at.astype(float)
     return below, loose.take(np.flatnonzero(~is_near))
+
+
+def _are_several_a_head(loose: Rows, head: np.ndarray) -> np.ndarray:
+    """Rows of a kind that comes with other losses again and again below a head: the head is of more than one row."""
+    several = np.zeros(len(loose), bool)
+    loss, kinds = loose.column("loss"), loose.column("kind")
+    for kind in np.unique(kinds):
+        its = np.flatnonzero((kinds == kind) & (head >= 0) & np.isfinite(loss))
+        told = len(np.unique(np.stack([head[its], loss[its]]), axis=1).T)
+        several[kinds == kind] = told > 2 * len(np.unique(head[its]))
+    return several
 
 
 def _merged_by_head(steps: Rows, evals: Rows) -> tuple[Rows, Rows]:
@@ -252,7 +266,7 @@ def _with_loose(steps: Rows, evals: Rows, tables: dict[str, Rows], found: Found)
             bare.not_finite["loss"] = bare.not_finite.pop("bare")
         loose = bare
     if is_numbered:
-        return steps
+        return joined((steps, _of_another_run(loose, joined((numbered, evals)), found)))
     total = float(np.nan_to_num(bars.column("total")).max(initial=0.0))
     training = bars.take(np.flatnonzero(bars.column("total") == total)) if len(bars) else bars
     if len(training):
@@ -267,6 +281,20 @@ def _with_loose(steps: Rows, evals: Rows, tables: dict[str, Rows], found: Found)
     else:
         _count(loose, tables.get("loose_evals", Rows()), found)
     return joined((steps, loose))
+
+
+FEWEST_OF_ANOTHER = 4
+
+
+def _of_another_run(loose: Rows, numbered: Rows, found: Found) -> Rows:
+    """Records without a number, all of them before or all behind the rows that have one: what another trainer wrote."""
+    loose = loose.take(np.flatnonzero(np.isinf(loose.column("repeats"))))
+    if len(loose) < FEWEST_OF_ANOTHER or (numbered.at[0] < loose.at[-1] and loose.at[0] < numbered.at[-1]):
+        return Rows()
+    later = loose if loose.at[0] > numbered.at[0] else numbered
+    found.sign(Sign("run", int(later.line[0]), int(later.at[0])))
+    _count(loose, Rows(), found)
+    return loose
 
 
 def _by_bars(rows: Rows, bars: Rows) -> np.ndarray:

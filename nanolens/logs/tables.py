@@ -30,6 +30,7 @@ _RULE = re.compile(r"[\s|+:=\-]+")
 _COUNTERS = ("updates", "step", "iter", "batch")
 _NUMERIC = frozenset("0123456789.-+nN")  # a number begins so
 _MISSING = ("-", "--", "—", "", "n/a", "N/A", "None", "null")
+_CLOCK = re.compile(r"\d{1,3}(?::\d\d){1,2}")
 _MOST_MISSES = 8  # lines within a table that are none of its rows
 
 
@@ -108,7 +109,9 @@ def _body(lines: Sequence[str], head: int, names: tuple[str, list[str]]) -> tupl
             continue
         row = cells_of(line, delimiter)
         numbers = sum(cell[:1] in _NUMERIC for cell in row if cell) if len(row) == wanted else 0
-        if delimiter in ("  ", " ") and not all(is_number(cell) or cell in _MISSING for cell in row):
+        if delimiter in ("  ", " ") and not all(
+            is_number(cell) or cell in _MISSING or _CLOCK.fullmatch(cell) for cell in row
+        ):
             numbers = 0
         if numbers >= min(2, wanted):
             rows.append((number, row))

@@ -44,7 +44,14 @@ def clean(text: str) -> str:
         text = _BARE_COLOURS.sub("", text)
     if "\x08" in text:
         text = _BACKSPACES.sub("\r", text)  # a bar drawn over with backspaces starts its line again
+    if "," in text and not _POINT.search(text) and _COMMA.search(text):
+        text = _BETWEEN.sub(".", text)
     return _with_ranks(text.replace("\r\n", "\n"))
+
+
+# Decimals with a comma, where no number of the text has a point: 0,0003 has no thousands
+_POINT, _BETWEEN = re.compile(r"\d\.\d"), re.compile(r"(?<=\d),(?=\d)")
+_COMMA = re.compile(r"(?<![\d,])\d{1,3},(?:\d\d?|\d{4,9})(?![\d,])")
 
 
 _LABEL = re.compile(r"^ {0,3}(\d{1,4}): (?=\S)", re.M)

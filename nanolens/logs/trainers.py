@@ -34,6 +34,7 @@ class Trainer:
     columns: Mapping[str, str] = field(default_factory=dict)  # its names that mean something else than usual
     loss_unit: str = ""
     time_is_of: str = ""  # "micro_batch" or "clock", where its time is not that of an update
+    speed_may_be_of_micro_batch: bool = False
     sentences: Sequence[Sentence] = ()
     header: str = ""
     needs: str = ""  # a text without it is not of this trainer, whatever its lines look like
@@ -100,9 +101,8 @@ def _sample(text: str) -> str:
 
 def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
     signs = tuple((word, re.compile(pattern or re.escape(word))) for word, pattern in table["signs"])
-    more = {
-        key: table[key] for key in ("columns", "loss_unit", "time_is_of", "header", "needs", "defaults") if key in table
-    }
+    names = ("columns", "loss_unit", "time_is_of", "speed_may_be_of_micro_batch", "header", "needs", "defaults")
+    more = {key: table[key] for key in names if key in table}
     variants = tuple(
         (word, {key: None if value == math.inf else value for key, value in stated.items()})
         for word, stated in table.get("variants", ())

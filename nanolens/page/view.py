@@ -18,6 +18,7 @@ from nanolens.config.fields import TITLES, as_text, settings
 from nanolens.config.load import Preset
 from nanolens.diagnosis import Diagnosis, is_fault
 from nanolens.facts.finding import Finding
+from nanolens.facts.reading import what_was_said
 from nanolens.forecasting import Forecast, Refusal
 from nanolens.forecasting.words import headline
 from nanolens.message import Message, msg
@@ -115,6 +116,7 @@ def view_of(columns: Columns, state: str, preset: Preset | None, planned: PlanRo
         "samples": _samples(run),
         "config": config_of(run, lang),
         "time": _time(columns, lang),
+        "reading": " ".join(say(sentence, lang) for sentence in what_was_said(columns.case)[:1]),
         "notes": [say(note, lang) for note in run.reading.notes],
         "parts": {part: say(name, lang) for part, name in PART_NAMES.items()},
     }

@@ -150,12 +150,14 @@ class Reading:
     attempts: int = 1
     ranks: int = 1
     runs: int = 1  # runs in the same source, this one included
+    span: str = ""  # the lines from its first row to its last, where there are several
     rows: int = 0  # rows of updates, those of micro-batches and of repeated steps included
     unit: str = "nats"  # of the losses as printed; ours are nats
     nats_per_unit: float = 1.0
     first: Mapping[str, float | str] = field(default_factory=dict)  # first row with a loss, as printed
     last: Mapping[str, float | str] = field(default_factory=dict)
     last_eval: Mapping[str, float | str] = field(default_factory=dict)
+    step_time_s: float | None = None  # where only rows of evaluations tell it
     device_tokens_per_s: float | None = None  # where only the speed of one device is printed
     notes: tuple[Message, ...] = ()  # for the reader: an ambiguous format, a hardware match, keys that were not used
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+import nanolens
 from nanolens.errors import UserError
 from nanolens.logs import Given, read_log, read_logs
 from nanolens.logs.reader import LogReader
@@ -277,3 +278,71 @@ def test_a_row_with_names_below_it_is_read_when_it_is_whole():
         reader.feed(line)
         reader.runs(whole=False)
     assert reader.runs()[-1].steps.loss.tolist() == [5 - k / 100 for k in range(1, 60)]
+
+
+TWO_RUNS = """\
+# run A: float32
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2649, time 51.03ms, mfu -100.00%
+iter 10: loss 3.2441, time 25.12ms, mfu 14.83%
+iter 20: loss 2.7901, time 25.33ms, mfu 14.81%
+step 30: train loss 2.6612, val loss 2.6508
+# run B: float16
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2649, time 51.03ms, mfu -100.00%
+iter 10: loss nan, time 25.12ms, mfu 14.83%
+step 30: train loss nan, val loss nan
+"""
+
+
+def test_each_run_of_a_text_is_judged_and_named_by_its_lines(tmp_path):
+    log = tmp_path / "two.log"
+    log.write_text(TWO_RUNS)
+    answer = nanolens.diagnose(log)
+    assert "the run in lines 2-6, one of 2 in this text" in answer.text()
+    (other,) = answer.value.others
+    assert other.run.name == "B: float16" and "nan_divergence" in [finding.code for finding in other.findings]
+    assert answer.text().index("nan_divergence") > answer.text().index("B: float16, lines 8-11")
+    (data,) = answer.data()["others"]
+    assert data["lines"] == "8-11" and data["reading"]["evaluations"] == 2
+
+
+def test_compare_and_forecast_begin_with_what_was_read(tmp_path):
+    log = tmp_path / "two.log"
+    log.write_text(TWO_RUNS)
+    assert "A: Read 3 updates" in nanolens.compare(log).text() and "B: Read 2 updates" in nanolens.compare(log).text()
+    assert nanolens.forecast(log).text().split("\n\n")[1].startswith("Read 3 updates")
+
+
+def test_runs_of_two_trainers_do_not_share_conventions():
+    records = "".join(f"{{'loss': {2.5 - k / 10}, 'learning_rate': 1e-4, 'epoch': 0.{k}}}\n" for k in range(1, 6))
+    one, other = read_logs(records + "\nand with nanoGPT:\n\n" + iters(0, 30))
+    assert (one.conventions.trainer, one.steps.step.tolist()) == ("hf-trainer", [1, 2, 3, 4, 5])
+    assert (other.conventions.trainer, other.steps.step.tolist()) == ("nanogpt", [1, 11, 21, 31])
+    assert other.steps.line.tolist() == [9, 10, 11, 12]
+
+
+def test_the_speed_of_a_micro_batch_becomes_that_of_the_update():
+    rows = "".join(
+        f"step 0000{k}/21400 (0.00%) | loss: 1{k}.1 | lrm: 1.00 | dt: 8000.00ms | tok/sec: 8,192 | mfu: 22.87\n"
+        for k in range(3)
+    )
+    run = read_log("Total batch size 524,288 => gradient accumulation steps: 8\n" + rows)
+    assert run.steps.tokens_per_s.tolist() == [65536.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "step_s"),
+    [
+        ('{{"current_steps": {n}0, "loss": {loss}, "elapsed_time": "0:00:{n}0"}}\n', 1.0),
+        ("Training epoch 0, iteration {n}/999 | global_step: {n} | train_loss: {loss} | timing in s: 6.5\n", 6.5),
+        ("| epoch 1 | {n}00/ 2983 batches | lr 20.00 | ms/batch 12.5 | loss {loss}\n", 0.0125),
+        ("Schritt {n}: Verlust {comma}, Zeit 0,25 s\n", None),
+    ],
+)
+def test_times_and_decimals_as_people_write_them(text, step_s):
+    losses = [f"{5 - n / 10:.3f}" for n in range(1, 6)]
+    rows = (text.format(n=n, loss=loss, comma=loss.replace(".", ",")) for n, loss in enumerate(losses, 1))
+    run = read_log("".join(rows))
+    assert run.steps.loss.tolist() == [float(loss) for loss in losses]
+    assert step_s is None or run.steps.took_s[-1] == pytest.approx(step_s)

@@ -35,6 +35,7 @@ FINDING = Finding(
 )
 DIAGNOSIS = SimpleNamespace(
     reading=None,
+    others=(),
     findings=(FINDING,),
     not_checked=(
         NotChecked("loss_spike", msg("there are too few losses")),
@@ -79,5 +80,6 @@ def test_a_fence_is_longer_than_what_it_holds() -> None:
 
 def test_nothing_found_is_said() -> None:
     assert (
-        plain(diagnosis_parts(SimpleNamespace(findings=(), not_checked=(), reading=None))) == "Nothing stands out.\n\n"
+        plain(diagnosis_parts(SimpleNamespace(findings=(), not_checked=(), reading=None, others=())))
+        == "Nothing stands out.\n\n"
     )  # type: ignore[arg-type]

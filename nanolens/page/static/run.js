@@ -94,6 +94,7 @@ function fillHead(head, view, source, id) {
   fill(
     head,
     el("div", { class: "title" }, el("h1", {}, row.name), stateMark(row.state), source.isFile ? null : el("a", { class: "quiet", href: source.reportAddress(id), download: "" }, t("run.save_report"))),
+    view.reading ? el("p", { class: "note" }, view.reading) : null,
     el("p", { class: "facts" }, view.facts.map((fact) => el("span", {}, el("b", {}, fact.what), " ", fact.value))),
     done === null ? null : el("div", { class: "progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": row.max_iters, "aria-valuenow": row.step, "aria-label": t("figure.step") }, el("div", { style: { width: `${done * 100}%` } })),
     el(
