@@ -91,16 +91,13 @@ CURVES = ".series:has(path.curve)"
 
 
 def first_curve(opened, url: str, runs: int) -> dict[str, float]:
-    """From the start of the navigation to the first loss curve on the screen, and to that of each run; each can be zoomed
-    as soon as it is there."""
+    """From the start of the navigation to the first loss curve on the screen, and to that of each run; a curve
+    can be zoomed as soon as it is there."""
     page = opened.new_context(viewport={"width": 1400, "height": 950}).new_page()
     started_at_s = time.perf_counter()
     page.goto(url, wait_until="commit")
     took_s = {}
-    for what, paths, count in (
-        ("first curve", CURVES, 1),
-        ("all curves", CURVES, runs),
-    ):
+    for what, paths, count in (("first curve", CURVES, 1), ("all curves", CURVES, runs)):
         page.wait_for_function(DRAWN, arg=[paths, count], polling="raf", timeout=120_000)
         took_s[what] = time.perf_counter() - started_at_s
     page.context.close()
@@ -111,7 +108,8 @@ REDRAW = """async ranges => {
     const stage = document.querySelector('[data-chart=loss] .stage');
     const box = stage.querySelector('.plot').getBoundingClientRect();
     const [left, width] = [box.left + 58, box.width - 72]; // the margins of a chart
-    const drag = (type, x) => stage.dispatchEvent(new PointerEvent(type, { pointerId: 1, pointerType: 'mouse', button: 0, bubbles: true, clientX: x, clientY: box.top + 80 }));
+    const about = { pointerId: 1, pointerType: 'mouse', button: 0, bubbles: true, clientY: box.top + 80 };
+    const drag = (type, x) => stage.dispatchEvent(new PointerEvent(type, { ...about, clientX: x }));
     stage.setPointerCapture = () => {};
     const times = [];
     for (const range of ranges) {
