@@ -45,7 +45,7 @@ EFFECTS = {
     "show/runs.py": "says how long ago a run was",
     "show/words.py": "shows an instant in the reader's time zone",
     "page/generator.py": "starts a process that writes text",
-    "page/report.py": "reads the script of Plotly",
+    "page/report.py": "reads the scripts of the page, and the date",
     "page/runs.py": "reads run folders as they grow",
     "page/server.py": "serves the page",
     "trackers/libraries.py": "calls the libraries of trackers",
@@ -76,7 +76,7 @@ WITH_TORCH = {
 """Where torch may be imported. The reading room starts without it: there it is not even imported inside a function."""
 
 OPTIONAL = set(
-    """starlette uvicorn plotly matplotlib pyarrow datasets gigatoken rensa wandb tensorboardX trackio mlflow pandas tiktoken
+    """starlette uvicorn matplotlib pyarrow datasets gigatoken rensa wandb tensorboardX trackio mlflow pandas tiktoken
     rich""".split()
 )
 """Extras, and what costs time to import: named inside the function that needs them."""

@@ -97,7 +97,7 @@ def browser() -> Iterator[Browser]:
 def opened_page(opened: Browser, url: str, scheme: str = "light") -> Page:
     page = opened.new_context(viewport=SIZE, device_scale_factor=SCALE, color_scheme=scheme).new_page()  # type: ignore[arg-type]
     page.goto(url)
-    page.wait_for_selector("[data-chart=loss] .js-plotly-plot .main-svg")
+    page.wait_for_selector("[data-chart=loss] path.curve", state="attached")
     page.wait_for_timeout(1500)  # the other charts
     return page
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from nanolens import files
 from nanolens.config.fields import as_text
@@ -156,19 +156,21 @@ def forecast(
 
 
 def report(
-    run: Target,
+    *runs: Target,
     out: str | None = None,
-    *,
+    format: Literal["html", "md"] = "html",
     config: str | None = None,
     hardware: str | None = None,
     lang: str = "en",
     **known: object,
 ) -> Answer[Path]:
-    """The page of a run or a log as one file that opens anywhere; `out` is the run's name with .html unless given."""
+    """The page of a run or a log, or a comparison of several, as one file that opens anywhere; `out` is the first run's
+    name with .html unless given. `format="md"` is text for a pull request."""
     from nanolens.page.report import report as page_of
 
-    record = open_target(run, config, hardware, **known)
-    path, body = out or f"{source_name(None, record.name)}.html", page_of(record, lang)
+    records = [open_target(run, config, hardware, **known) for run in runs]
+    body = page_of(records, lang, format)
+    path = out or f"{source_name(None, records[0].name)}{'-and-others' if len(records) > 1 else ''}.{format}"
     words = msg("{file:code}: {size:bytes}; it opens from disk and needs no network", path, len(body))
     return _file_answer(path, body, words)
 

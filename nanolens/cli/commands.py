@@ -28,7 +28,8 @@ def call(name: str, given: Namespace, **others: object) -> int:
 
 
 def print_answer(answer: Answer[Any], given: Namespace) -> int:
-    form = "json" if getattr(given, "json", False) else getattr(given, "format", "text")
+    has_forms = hasattr(given, "json")  # of the answer; a command's own --format is that of the file it writes
+    form = ("json" if given.json else given.format) if has_forms else "text"
     if form == "json":
         print(dumped(answer.data(given.lang)))
     elif form == "text":

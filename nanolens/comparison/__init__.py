@@ -38,15 +38,18 @@ class Comparison:
         return next(each for each in self.outcomes if each.axis == axis)
 
 
-def compare(groups: Sequence[SeedGroup], rescored: tuple[Verdict, ...] = ()) -> Comparison:
+def compare(
+    groups: Sequence[SeedGroup], rescored: tuple[Verdict, ...] = (), names: Sequence[str] | None = None
+) -> Comparison:
+    """`names`: what sentences call the sides, where there is room for more than short labels and for many sides."""
     if len(groups) < 2:
         raise fault(msg("there is only one run to compare"), fix=msg("name two runs, or a log that contains two"))
-    if len(groups) > MOST_SIDES:
+    if names is None and len(groups) > MOST_SIDES:
         raise fault(
             msg("{count:count run is|runs are} too many for one table", len(groups)),
             fix=msg("compare groups of runs with {option:code}", "--against"),
         )
-    sides = tuple(map(Side, groups, labels([group.name for group in groups])))
+    sides = tuple(map(Side, groups, names or labels([group.name for group in groups])))
     if not any(len(side.curve) for side in sides):
         sides = tuple(Side(side.group, side.name, by_batch_loss=True) for side in sides)
     ground = grounds(sides)

@@ -87,15 +87,20 @@ def answer_wishes(folder: str) -> None:
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 
-    model = None
+    from nanolens.loaded import load
+
+    model, problem = None, ""
+    try:
+        model = load(folder)  # before the first wish: whoever asks will not have to wait for it
+    except UserError as error:
+        problem = str(error)
     for line in sys.stdin:
         wish = json.loads(line)
         try:
             if model is None:
-                from nanolens.loaded import load
-
-                model = load(folder)
-            model.generate(on_text=tell, **wish)
+                tell({"fault": problem})
+            else:
+                model.generate(on_text=tell, **wish)
         except UserError as error:
             tell({"fault": str(error)})
         tell(None)

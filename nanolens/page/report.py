@@ -1,6 +1,6 @@
-"""A run as one file: the page's own scripts, its styles, Plotly and the data in a single HTML that opens from disk. Its
-policy allows the scripts that were written into it, by their digests, and no request at all. And a run in a notebook's
-cell: its figures, its curve as a picture and its findings in plain HTML without a script."""
+"""Runs as one file: text and pictures that need no script, then the page's own scripts, styles and the data, which make
+them answer to the pointer. Its policy allows the scripts that were written into it, by their digests, and no request at
+all. And a run in a notebook's cell: its figures, its curve as a picture and its findings in plain HTML."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from html import escape
 from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
 from string import Template
 
 import msgspec
 import numpy as np
 
-from nanolens.errors import require
 from nanolens.facts.finding import Finding
 from nanolens.message import msg
 from nanolens.page.runs import Runs
 from nanolens.page.series import Columns, SeriesQuery, chosen, curves_of, mean_of_last, places_of, series_of
 from nanolens.page.view import row_of, words_of
+from nanolens.page.written import signed_words, written_html, written_md
 from nanolens.record.run import RunRecord
 from nanolens.show.answer import JsonObject
 from nanolens.show.findings import SURENESS_WORDS
@@ -30,76 +33,91 @@ from nanolens.show.plots import BATCH, VAL
 from nanolens.show.words import say, show
 
 EXTRA = "page"
-STYLED = b"<!-- styled -->"
-GUARDED = re.compile(rb'document\.getElementById\("([0-9a-f]{32,})"\)')
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-REPORT_BUCKETS = 750  # up to 3,000 points of each curve
-SMOOTHED = (10, 50, 200, 1000)  # windows that the report lets choose, as on the page
+REPORT_POINTS = 1600  # of the loss, at most; other curves have a quarter of it, and several runs share it
+FEWEST_POINTS = 160
+REPORT_DIGITS = 5
+REPORT_SMOOTHED = (10, 50, 200, 1000)  # windows that the report lets choose, as on the page
 IMPORT = re.compile(r"^import .*? from \"\./([\w.]+)\";$", re.MULTILINE | re.DOTALL)
 EXPORT = re.compile(r"^export (?=(?:async )?function|const|let|class)", re.MULTILINE)
+REPORT_FORMS = ("html", "md")
 
 
-def report_of(store: Runs, name: str, lang: str = "en") -> bytes:
-    data = report_data(store, name, lang)
+def report_of(store: Runs, names: Sequence[str], lang: str = "en", form: str = "html") -> bytes:
+    data, words = report_data(store, names, lang), words_of(lang)
+    signed = signed_words(datetime.now().strftime("%Y-%m-%d %H:%M"), version("nanolens"), lang)
+    if form == "md":
+        return written_md(data, words, lang, signed).encode()
     assets = read_assets()
-    plotly = read_plotly().decode("utf-8")
-    script = joined(assets, "report.js")
-    style = (assets["style.css"] + b"\n" + assets["plotly.css"]).decode()
+    script, style = joined(assets, "report.js"), assets["style.css"].decode()
     policy = (
         f"default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"script-src {_digest(plotly)} {_digest(script)}; style-src {_digest(style)}"
+        f"script-src {_digest(script)}; style-src {_digest(style)}"
     )
-    title = escape(f"{store.columns(name).run.name} – nanolens")
-    marks = styled_marks(plotly.encode()).decode()
+    title = escape(", ".join(store.columns(name).run.name for name in names) + " – nanolens")
     template = Template((resources.files("nanolens.page") / "report.html").read_text(encoding="utf-8"))
-    head = {"lang": lang, "policy": policy, "title": title, "marks": marks, "style": style}
-    return template.substitute(head, data=_inert(data), plotly=plotly, script=script).encode()
+    head = {"lang": lang, "policy": policy, "title": title, "style": style, "signed": escape(signed)}
+    written = written_html(data, words, lang)
+    return template.substitute(head, written=written, data=_inert(data), script=script).encode()
 
 
-def report(run: RunRecord, lang: str) -> bytes:
-    store = Runs()
-    return report_of(store, store.hold(run), lang)
+def report(runs: Sequence[RunRecord], lang: str, form: str = "html") -> bytes:
+    store = Runs(in_memory=True)
+    return report_of(store, [store.hold(run) for run in runs], lang, form)
 
 
-def report_data(store: Runs, name: str, lang: str) -> JsonObject:
+def report_data(store: Runs, names: Sequence[str], lang: str) -> JsonObject:
+    points = max(FEWEST_POINTS, REPORT_POINTS // len(names))
+    runs = {name: _run_data(store, name, lang, points) for name in names}
+    comparison = store.compare(list(names), lang) if len(names) > 1 else None
+    return {"lang": lang, "words": words_of(lang), "runs": runs, "comparison": comparison}
+
+
+def _run_data(store: Runs, name: str, lang: str, points: int) -> JsonObject:
     columns = store.columns(name)
-    wanted = SeriesQuery(buckets=REPORT_BUCKETS)
-    whole, curves = series_of(columns, wanted), curves_of(columns, wanted)
-    for window in SMOOTHED:
-        smooth = curves_of(columns, replace(wanted, smooth=window, names=("smoothed",)))
-        curves |= {f"{key}_{window}": curve for key, curve in smooth.items()}
+    wanted = SeriesQuery(buckets=points // 4)
+    whole = series_of(columns, replace(wanted, names=("none",)))
+    curves = curves_of(columns, replace(wanted, names=("loss",)))
+    few = replace(wanted, buckets=max(10, points // 16))
+    others = tuple(key for key in columns.series if key != "loss")
+    curves |= curves_of(columns, replace(few, names=others)) if others else {}
+    for window in REPORT_SMOOTHED:
+        if window < len(columns):
+            smooth = curves_of(columns, replace(few, smooth=window, names=("smoothed",)))
+            curves |= {f"{key}_{window}": curve for key, curve in smooth.items()}
+    view = store.view(name, lang)
+    ending = view["ending"]
     return {
-        "lang": lang,
-        "words": words_of(lang),
-        "run": store.view(name, lang),
+        "view": {**view, "config": _without_paths(view["config"]), "ending": ending and {**ending, "command": ""}},
         "findings": store.findings(name, lang),
         "forecast": store.forecast(name, lang),
-        "series": {key: {"step": curve["step"], "y": curve["y"]} for key, curve in curves.items()},
+        "series": {key: {"step": curve["step"], "y": _rounded(curve["y"])} for key, curve in curves.items()},
         "places": {axis: places_of(columns, axis) for axis in columns.axes},
         "rest": {key: whole[key] for key in ("rows", "last", "not_finite", "evals")},
     }
 
 
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.{REPORT_DIGITS}g}") for value in values]
+
+
+def _without_paths(groups: Sequence[JsonObject]) -> list[JsonObject]:
+    """What somebody else gets does not tell where on this machine things are."""
+    kept = [
+        {**group, "rows": [{**row, "where": ""} for row in group["rows"] if not Path(row["value"]).is_absolute()]}
+        for group in groups
+    ]
+    return [group for group in kept if group["rows"]]
+
+
 def read_assets() -> dict[str, bytes]:
     folder = resources.files("nanolens.page") / "static"
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(CONTENT_TYPES))}
-
-
-def read_plotly() -> bytes:
-    """Plotly's script from the installed package; there is no copy of it here."""
-    require("plotly", EXTRA)
-    return (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-
-
-def styled_marks(script: bytes) -> bytes:
-    """Elements by whose ids Plotly's parts see that their styles are already there: they would write them into the
-    page, which its policy refuses, and the page uses none of these parts (maps)."""
-    return b"".join(b'<meta id="%s">' % found for found in sorted(set(GUARDED.findall(script))))
 
 
 def joined(assets: dict[str, bytes], first: str) -> str:
@@ -127,7 +145,7 @@ def _digest(text: str) -> str:
 
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 44, 20
-INK = "#83858b"
+INK = "#6a6c72"
 
 
 def notebook_html(run: RunRecord, findings: Sequence[Finding] = (), lang: str = "en") -> str:

@@ -230,7 +230,7 @@ CURSOR_PLACES = 400
 MOST_EVALS = 2000
 MOST_STRETCHES = 500  # of losses that are not finite
 CLIP_WINDOW = 50  # updates over which the share of clipped ones is taken, at least
-SPARK_BUCKETS = 24
+SPARK_POINTS = 48
 
 
 @dataclass(frozen=True)
@@ -339,19 +339,17 @@ def evals_of(columns: Columns) -> Curve:
 
 
 def spark(columns: Columns) -> list[list[float]]:
-    """A tiny curve: (x, y) from 0 to 1, the lowest loss at 0, the range that of all but the first twentieth."""
+    """A tiny curve: (share of the way, loss), smoothed, so that it shows where the loss goes and not its noise."""
     steps, losses = columns.case.losses
     if len(steps) < 2:
         steps, losses = columns.case.vals
     if len(steps) < 2:
         return []
-    kept = chosen(steps, losses, float(steps[0]), float(steps[-1]), SPARK_BUCKETS)
-    x, y = steps[kept], losses[kept]
-    later = losses[len(losses) // 20 :]
-    low, high = float(losses.min()), float(later.max())
-    height = np.clip((y - low) / (high - low), 0, 1) if high > low else np.zeros(len(y))
+    smooth = mean_of_last(losses, max(1, len(losses) // SPARK_POINTS))
+    kept = np.unique(np.linspace(0, len(steps) - 1, SPARK_POINTS).astype(int))
+    x, y = steps[kept], smooth[kept]
     width = (x - x[0]) / (x[-1] - x[0]) if x[-1] > x[0] else np.zeros(len(x))
-    return np.round(np.stack([width, height], axis=1), 3).tolist()
+    return np.round(np.stack([width, y], axis=1)[np.isfinite(y)], 4).tolist()
 
 
 def _number(text: str | None) -> float | None:

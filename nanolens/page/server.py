@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import socket
 import time
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nanolens.errors import Fault, UserError, fault, require
+from nanolens.files import cache_folder
 from nanolens.message import msg
 from nanolens.page.generator import GenerateRequest
 from nanolens.page.guard import Guard
-from nanolens.page.report import CONTENT_TYPES, EXTRA, STYLED, read_assets, read_plotly, report_of, styled_marks
-from nanolens.page.runs import Runs
+from nanolens.page.report import CONTENT_TYPES, EXTRA, read_assets, report_of
+from nanolens.page.runs import Runs, name_of
 from nanolens.page.series import SeriesQuery, series_of, tail_of
 from nanolens.page.view import levels_of, words_of
 from nanolens.show.answer import JsonObject
@@ -37,11 +39,13 @@ NICE = 10  # the page stands back behind a training on the same machine
 LARGEST_LOG = 64 << 20  # bytes
 LARGEST_WISH = 256 << 10
 MOST_NEW_TOKENS = 4000
-MOST_RUNS = 26  # in one comparison, and watched by one page
+MOST_LOOKED_AT = 100
+MOST_RUNS = 40  # in one comparison, and watched by one page
 TICK_S = 0.5
 SLOWEST_TICK_S = 1.5  # a new step is on the page within two seconds
 LOOK_COST_FRAC = 0.02  # of one core, for looking; where a look is expensive, there are fewer of them
 PING_S = 15.0
+TOKEN_FORM = re.compile(r"[\w-]{32}")
 RESTARTS = ("resume", "attempt", "rollback")
 
 
@@ -50,9 +54,8 @@ def serve(root: Path | None, port: int | None, lang: str, on_ready: Callable[[st
     require("uvicorn", EXTRA)
     import uvicorn
 
-    read_plotly()
     runs = Runs(root)
-    token = secrets.token_urlsafe(24)
+    token = token_of(runs.root)
     app = build_app(runs, token, lang)
     listening = _listen(port)
     if hasattr(os, "nice"):
@@ -72,7 +75,25 @@ def serve(root: Path | None, port: int | None, lang: str, on_ready: Callable[[st
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
+        runs.keep()
         runs.close()
+
+
+def token_of(root: Path) -> str:
+    """One for each folder, kept where only this user can read it: open tabs and bookmarks outlive a restart."""
+    file = cache_folder() / "page" / f"{name_of(root)}.token"
+    with contextlib.suppress(OSError):
+        kept = file.read_text(encoding="ascii").strip()
+        if TOKEN_FORM.fullmatch(kept) and not (os.name == "posix" and file.stat().st_mode & 0o077):
+            return kept
+    token = secrets.token_urlsafe(24)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as opened:
+            opened.write(token)
+    return token
 
 
 def _listen(port: int | None) -> socket.socket:
@@ -108,10 +129,10 @@ def build_app(store: Runs, token: str, lang: str = "en") -> ASGIApp:
     routes = [
         Route("/", answers.index),
         Route("/page/{name}", answers.page),
-        Route("/plotly.js", answers.plotly),
         Route("/api/words", answers.words),
         Route("/api/runs", answers.runs),
         Route("/api/events", answers.events),
+        Route("/api/look", answers.look),
         Route("/api/compare", answers.compare),
         Route("/api/log", answers.log, methods=["POST"]),
         Route("/api/runs/{id}", answers.run),
@@ -119,6 +140,7 @@ def build_app(store: Runs, token: str, lang: str = "en") -> ASGIApp:
         Route("/api/runs/{id}/findings", answers.findings),
         Route("/api/runs/{id}/forecast", answers.forecast),
         Route("/api/runs/{id}/report", answers.report),
+        Route("/api/runs/{id}/start", answers.start, methods=["POST"]),
         Route("/api/runs/{id}/write", answers.write, methods=["POST"]),
     ]
     handlers = {UserError: answers.mistake, KeyError: answers.unknown}
@@ -134,20 +156,15 @@ class Answers:
     def __init__(self, store: Runs, hub: EventHub, lang: str):
         self.store, self.hub, self.lang = store, hub, lang
         self.assets = read_assets()
-        self.script = read_plotly()
 
     # --- the page itself
 
     def index(self, request: Request) -> Response:
-        return _asset(self.assets["index.html"].replace(STYLED, styled_marks(self.script)), ".html")
+        return _asset(self.assets["index.html"], ".html")
 
     def page(self, request: Request) -> Response:
         name = request.path_params["name"]
         return _asset(self.assets[name], name[name.rfind(".") :])
-
-    def plotly(self, request: Request) -> Response:
-        # Kept by the browser: only the first visit pays for it. The query in the page's link changes with the version.
-        return _asset(self.script, ".js", "private, max-age=604800")
 
     def words(self, request: Request) -> Response:
         lang = self._lang(request)
@@ -183,9 +200,14 @@ class Answers:
 
     def report(self, request: Request) -> Response:
         name = request.path_params["id"]
-        self.store.row(name)
-        headers = {"content-disposition": 'attachment; filename="nanolens-report.html"'}
-        return _response(report_of(self.store, name, self._lang(request)), "application/octet-stream", headers)
+        plain = re.sub(r"[^\w.-]+", "-", str(self.store.row(name)["name"]), flags=re.ASCII).strip("-.") or "run"
+        headers = {"content-disposition": f'attachment; filename="{plain[:80]}.html"'}
+        return _response(report_of(self.store, [name], self._lang(request)), "application/octet-stream", headers)
+
+    def look(self, request: Request) -> Response:
+        """Which runs somebody is looking at: those are read first."""
+        self.store.look_first(request.query_params.get("ids", "").split(",")[:MOST_LOOKED_AT])
+        return _json({})
 
     async def events(self, request: Request) -> Response:
         watched = {}
@@ -218,6 +240,12 @@ class Answers:
             raise fault(msg("this run has no checkpoint to sample from"))
         return _stream(self.store.write(name, wish), "text/plain; charset=utf-8")
 
+    def start(self, request: Request) -> Response:
+        """Loads the model of a run that somebody is about to ask."""
+        if self.store.can_write(request.path_params["id"]):
+            self.store.start_writer(request.path_params["id"])
+        return _json({})
+
     # --- mistakes
 
     def mistake(self, request: Request, error: Exception) -> Response:
@@ -238,8 +266,8 @@ def _response(body: bytes, media_type: str, headers: Mapping[str, str], status: 
     return Response(body, status, headers, media_type)
 
 
-def _asset(body: bytes, ending: str, cache: str = "no-cache") -> Response:
-    return _response(body, CONTENT_TYPES[ending], {"cache-control": cache})
+def _asset(body: bytes, ending: str) -> Response:
+    return _response(body, CONTENT_TYPES[ending], {"cache-control": "no-cache"})
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TypeAlias
@@ -13,6 +13,9 @@ from typing import TypeAlias
 import numpy as np
 
 from nanolens.comparison import Comparison
+from nanolens.comparison.remarks import Difference
+from nanolens.comparison.side import AXES
+from nanolens.comparison.verdict import AxisOutcome, verdicts_at
 from nanolens.comparison.words import EFFECTS, table_rows, verdict_parts
 from nanolens.config.fields import TITLES, as_text, settings
 from nanolens.config.load import Preset
@@ -88,6 +91,7 @@ def row_of(columns: Columns, state: str) -> JsonObject:
         "created_at_s": run.number("created_at_s"),
         "parameters": None if case.parameters is None else case.parameters.value,
         "dataset": case.text("dataset"),
+        "settings": {key: value for key in settings() if isinstance(value := run.get(key), (int, float, str))},
         "spark": spark(columns),
     }
 
@@ -228,20 +232,25 @@ def _time(columns: Columns, lang: str) -> JsonObject | None:
     return {"start": max(0, int(columns.step[0]) - 1), "ends": ends.tolist(), "parts": parts}
 
 
-def findings_of(diagnosis: Diagnosis, held: Sequence[PlanCheck], lang: str) -> JsonObject:
+def findings_of(diagnosis: Diagnosis, held: Sequence[PlanCheck], lang: str, last_step: int | None = None) -> JsonObject:
     return {
-        "findings": [_finding(finding, is_fault(finding), lang) for finding in diagnosis.findings],
+        "findings": [_finding(finding, is_fault(finding), last_step, lang) for finding in diagnosis.findings],
         "not_checked": [{"code": item.code, "because": say(item.because, lang)} for item in diagnosis.not_checked],
         "plan": [{"words": say(each.words, lang), "verdict": each.verdict} for each in held],
     }
 
 
-def _finding(finding: Finding, is_fault: bool, lang: str) -> JsonObject:
+GOES_ON = frozenset("overfitting nan_divergence loss_divergence bigram_plateau".split())
+"""Findings that hold from where they begin to the end of the run."""
+
+
+def _finding(finding: Finding, is_fault: bool, last_step: int | None, lang: str) -> JsonObject:
     advice, change = None, finding.change
     if change is not None:
         setting = setting_line(change) if change.key else ""
         advice = {"words": say(change.words, lang), "setting": setting, "command": change.command}
     at = [item.at_step for item in finding.evidence if item.at_step is not None]
+    ends = last_step if finding.code in GOES_ON and last_step is not None else None
     return {
         "code": finding.code,
         "sureness": finding.sureness,
@@ -249,7 +258,8 @@ def _finding(finding: Finding, is_fault: bool, lang: str) -> JsonObject:
         "is_fault": is_fault,
         "claim": say(finding.claim, lang),
         "evidence": [{"words": say(evidence_words(item), lang), "at_step": item.at_step} for item in finding.evidence],
-        "at_step": at[0] if at else None,
+        "from_step": min(at) if at else None,
+        "to_step": max(*at, ends or 0) if at else None,
         "change": advice,
         "wrong_if": say(finding.wrong_if, lang),
     }
@@ -264,29 +274,123 @@ def forecast_of(found: Forecast | Refusal, lang: str) -> JsonObject:
     return {"words": say(headline(found), lang), **curve, "notes": [say(note, lang) for note in found.notes]}
 
 
+def ending_of(state: str, step: int, changed_at_s: float, out_dir: str, lang: str) -> JsonObject | None:
+    """How a run that did not reach its end stands, and the command that goes on with it."""
+    words = {
+        "gone": msg("The process died; its last sign came at {at:date}, at step {step:count}.", changed_at_s, step),
+        "silent": msg("Nothing new since {at:date}, step {step:count}; the process may be stuck.", changed_at_s, step),
+        "failed": msg("The run failed at step {step:count}, at {at:date}.", step, changed_at_s),
+        "stopped": msg("The run was stopped at step {step:count}, at {at:date}.", step, changed_at_s),
+    }.get(state)
+    if words is None:
+        return None
+    resume = "" if state == "silent" or not out_dir else f"nanolens train --init_from=resume --out_dir={out_dir}"
+    return {"words": say(words, lang), "command": resume}
+
+
 def comparison_of(comparison: Comparison, lang: str) -> JsonObject:
+    outcome, ranking, brackets = _ranked(comparison)
+    verdicts = [block for block in verdict_parts(comparison) if block.text and block.role != "head"]
     return {
         "sides": [{"name": side.name, "title": side.title} for side in comparison.sides],
-        "verdicts": [
-            {"words": said(block.text, lang), "role": block.role}
-            for block in verdict_parts(comparison)
-            if block.text and block.role != "head"
-        ],
+        "headline": [say(each, lang) for each in _headline(comparison, outcome, ranking, brackets)],
+        "how": say(_how(outcome), lang),
+        "ranking": [{"side": side, "loss": loss} for side, loss in ranking],
+        "brackets": brackets,
+        "verdicts": [{"words": said(block.text, lang), "role": block.role} for block in verdicts],
         "remarks": [say(remark, lang) for remark in comparison.remarks],
         "table": [{"what": say(what, lang), "cells": cells} for what, cells in table_rows(comparison)],
-        "differences": [
-            {
-                "what": say(each.what, lang),
-                "key": each.key,
-                "values": [show(value, each.kind, lang) if value is not None else "-" for value in each.values],
-                "effect": each.effect,
-                "effect_words": say(EFFECTS[each.effect], lang),
-                "because": say(each.because, lang),
-                "is_derived": each.is_derived,
-            }
-            for each in comparison.differences
-        ],
+        "differences": [_difference(each, lang) for each in comparison.differences],
     }
+
+
+def _difference(each: Difference, lang: str) -> JsonObject:
+    return {
+        "what": say(each.what, lang),
+        "key": each.key,
+        "values": [show(value, each.kind, lang) if value is not None else "-" for value in each.values],
+        "numbers": [float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) else None for x in each.values],
+        "effect": each.effect,
+        "effect_words": say(EFFECTS[each.effect], lang),
+        "because": say(each.because, lang),
+        "is_derived": each.is_derived,
+    }
+
+
+Ranking: TypeAlias = list[tuple[int, float | None]]  # (side, its loss at the place of comparison), best first
+
+
+def _ranked(comparison: Comparison) -> tuple[AxisOutcome, Ranking, list[list[int]]]:
+    """At equal tokens, or steps where those are not known; and the stretches of the ranking within which no two sides
+    can be told apart."""
+    known = {outcome.axis: outcome for outcome in comparison.outcomes if outcome.verdicts}
+    outcome = known.get("tokens") or known.get("steps") or next(iter(known.values()), comparison.outcomes[0])
+    losses = outcome.losses
+    if not outcome.verdicts:
+        losses = tuple(side.best_val for side in comparison.sides)
+    finite = [math.inf if loss is None else loss for loss in losses]
+    ranking: Ranking = [(i, losses[i]) for i in sorted(range(len(losses)), key=finite.__getitem__)]
+    return outcome, ranking, _brackets(comparison, outcome, ranking) if outcome.verdicts else []
+
+
+def _brackets(comparison: Comparison, outcome: AxisOutcome, ranking: Ranking) -> list[list[int]]:
+    placed = [side for side, loss in ranking if loss is not None]
+    found: list[list[int]] = []
+    for i in range(len(placed) - 1):
+        last = i
+        while last + 1 < len(placed) and not _is_apart(comparison, outcome, placed[i], placed[last + 1]):
+            last += 1
+        if last > i and not (found and found[-1][1] >= last):
+            found.append([i, last])
+    return found
+
+
+def _is_apart(comparison: Comparison, outcome: AxisOutcome, one: int, other: int) -> bool:
+    sides, at = [comparison.sides[one], comparison.sides[other]], outcome.at
+    scales = [side.per_step[outcome.axis] for side in sides]
+    if at is None or not all(scales):
+        return False
+    (verdict,) = verdicts_at(sides, [at / (scale or 1.0) for scale in scales])
+    return verdict.result == "ahead"
+
+
+def _how(outcome: AxisOutcome) -> Message:
+    if not outcome.verdicts or outcome.at is None:
+        return msg("Ranked by the best val loss of each run.")
+    axis = AXES[outcome.axis]
+    return msg(
+        "Ranked by val loss at {amount} {what}; runs joined by one bracket cannot be told apart (95%).",
+        show(outcome.at, axis.kind),
+        axis.noun,
+    )
+
+
+def _headline(
+    comparison: Comparison, outcome: AxisOutcome, ranking: Ranking, brackets: list[list[int]]
+) -> Iterator[Message]:
+    """The verdict in at most three sentences."""
+    names = [comparison.sides[side].title for side, _ in ranking]
+    because = comparison.grounds.not_comparable
+    if because is not None:
+        yield msg("The losses cannot be compared: {because}.", because)
+        return
+    if not outcome.verdicts:
+        return
+    together = brackets[0][1] + 1 if brackets and brackets[0][0] == 0 else 1
+    if together == 1:
+        by = float(ranking[1][1] or 0) - float(ranking[0][1] or 0)
+        yield msg("{run:code} is best, {by:nats} ahead of {next:code}.", names[0], by, names[1])
+    elif together == len(names):
+        yield msg("No difference is shown between any of the {count:count run|runs}.", together)
+    else:
+        yield msg("{runs:code} lead and cannot be told apart.", names[:together])
+    if len(names) > 2 and together < len(names):
+        last = float(ranking[-1][1] or math.nan) - float(ranking[0][1] or math.nan)
+        if math.isfinite(last):
+            yield msg("{run:code} is last, {by:nats} behind the best.", names[-1], last)
+    able = [each.what for each in comparison.differences if each.effect == "can" and not each.is_derived]
+    if able:
+        yield msg("They differ in what can change the loss: {what}.", able[:4])
 
 
 def _recent(columns: Columns, name: str) -> float | None:

@@ -75,11 +75,12 @@ class Watched:
 
 
 def drawn(page, chart: str = "loss") -> None:
-    page.wait_for_selector(f"[data-chart={chart}] .js-plotly-plot .main-svg", timeout=20_000)
+    page.wait_for_selector(f"[data-chart={chart}] .plot path.curve[d^=M]", state="attached", timeout=20_000)
 
 
 def x_range(page, chart: str = "loss") -> list[float]:
-    return page.evaluate("chart => document.querySelector(`[data-chart=${chart}] .plot`).layout.xaxis.range", chart)
+    stage = "chart => document.querySelector(`[data-chart=${chart}] .stage`).dataset"
+    return page.evaluate(f"chart => {{ const it = ({stage})(chart); return [Number(it.from), Number(it.to)]; }}", chart)
 
 
 def until(page, is_so: Callable[[], bool], timeout_s: float = 15.0) -> None:

@@ -10,7 +10,6 @@ import pytest
 from tests.page.runs import write_run
 
 pytest.importorskip("starlette", reason="the page needs the extra `page`")
-pytest.importorskip("plotly", reason="the page needs the extra `page`")
 TOKEN = "k" * 32
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nanolens.page.report import EXPORT, IMPORT, joined, read_assets, read_plotly, styled_marks
+from nanolens.page.report import EXPORT, IMPORT, joined, read_assets
 from nanolens.page.view import page_strings
 
 ASSETS = {name: body.decode() for name, body in read_assets().items()}
@@ -73,11 +73,3 @@ def test_the_scripts_of_a_report_can_stand_in_one_file() -> None:
     assert sorted(set(tops)) == sorted(tops), "two modules use one name at their top"
     assert not IMPORT.search(whole) and not EXPORT.search(whole)
     assert "EventSource" in whole and whole.index("function el(") < whole.index("fileSource(data)")
-
-
-def test_plotly_finds_its_styles_already_there() -> None:
-    """It would else write them into the page, which the policy refuses and the browser's console tells of."""
-    marks = styled_marks(read_plotly())
-    assert b"<meta id=" in marks
-    assert b"no-inline-styles" in read_plotly()
-    assert 'id="plotly.js-style-global"' in ASSETS["index.html"] and "no-inline-styles" in ASSETS["index.html"]

@@ -27,12 +27,37 @@ def test_a_report_is_one_file_whose_policy_allows_no_request(
         and "connect-src" not in policy[1]
         and "unsafe" not in policy[1]
     )
-    page = text.partition("<script>")[0]  # what is before Plotly
+    page = text.partition("<script")[0]
     assert not re.search(r"\bsrc=|\bhref=|@import|url\(", page)
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    assert data["series"]["loss"]["step"][-1] == 400 and data["run"]["row"]["name"] == "one"
-    assert set(data["places"]) == {"step", "tokens", "flops", "time"}
-    assert "one.html" in capsys.readouterr().out
+    (run,) = data["runs"].values()
+    assert run["series"]["loss"]["step"][-1] == 400 and run["view"]["row"]["name"] == "one"
+    assert set(run["places"]) == {"step", "tokens", "flops", "time"}
+    assert out.stat().st_size < 400_000
+    said = capsys.readouterr().out
+    assert "one.html" in said and "<pre>" not in said
+
+
+def test_a_report_is_complete_without_its_script(tmp_path: Path) -> None:
+    write_run(tmp_path / "sick", nan_from=300)
+    out = tmp_path / "sick.html"
+    assert main(["report", str(tmp_path / "sick"), "-o", str(out)]) == 0
+    written = out.read_text(encoding="utf-8").partition("<script")[0]
+    assert "the loss is not finite from step 300 on" in written and "nan_divergence" in written
+    assert len(re.findall(r'<path d="M[^"]{60,}"', written)) == 4  # batch, its mean, train, val (nine evaluations)
+    assert "To be, or not (400)" in written and str(tmp_path) not in out.read_text(encoding="utf-8")
+
+
+def test_a_report_of_several_runs_ranks_them_and_can_be_markdown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [str(write_run(tmp_path / name, seed=i)) for i, name in enumerate(("a-run-with-a-rather-long-name", "b"))]
+    for form in ("html", "md"):
+        out = tmp_path / f"both.{form}"
+        assert main(["report", *runs, f"--format={form}", "-o", str(out)]) == 0
+        text = out.read_text(encoding="utf-8")
+        assert "a-run-with-a-rather-long-name" in text and "No difference is shown" in text
+    assert "```" not in capsys.readouterr().out
 
 
 def test_a_report_of_a_log_in_hindi(tmp_path: Path) -> None:

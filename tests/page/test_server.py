@@ -69,7 +69,7 @@ def test_nan_is_told_as_nan_and_not_as_a_gap_in_the_data(tmp_path: Path, open_do
     assert found["series"]["loss"]["y"][-1] is None
     findings = door.get(f"/api/runs/{name}/findings").json()["findings"]
     nan = next(each for each in findings if each["code"] == "nan_divergence")
-    assert nan["is_fault"] and nan["at_step"] == pytest.approx(300, abs=1)
+    assert nan["is_fault"] and nan["from_step"] == pytest.approx(300, abs=1)
 
 
 def test_a_page_holds_levels_bars_samples_and_settings_with_meanings(door) -> None:

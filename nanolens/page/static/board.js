@@ -1,7 +1,8 @@
 // The charts of one or several runs: one axis, one zoom, one crosshair for all of them.
 
-import { Chart, plotlyReady } from "./chart.js";
-import { button, el, fill, keepingFocus, seldom } from "./dom.js";
+import { keep } from "./address.js";
+import { Chart, roving } from "./chart.js";
+import { announce, button, el, fill, keepingFocus, seldom } from "./dom.js";
 import { panelsFor } from "./panels.js";
 import { interpolate } from "./source.js";
 import { show, t } from "./words.js";
@@ -13,19 +14,23 @@ const AXES = ["step", "tokens", "flops", "time"];
 const X_KINDS = { step: "count", tokens: "tokens", flops: "flops", time: "seconds" };
 
 export class Board {
-  /** `runs`: id, name, colour, row and (of one alone) view; their curves are fetched here. */
-  constructor(source, runs) {
+  /** `runs`: id, name, colour, row and (of one alone) view; their curves are fetched here. `state`: what the address says of the view. */
+  constructor(source, runs, state = new URLSearchParams()) {
     this.source = source;
     this.all = runs;
     this.runs = []; // those whose curves are there
-    this.axis = "step";
-    this.logX = false;
-    this.logY = false;
+    this.hasLegend = false; // a legend of its own, outside of the charts
+    this.axis = AXES.includes(state.get("x")) ? state.get("x") : "step";
+    this.logX = state.has("logx");
+    this.logY = state.has("logy");
+    this.robust = state.has("robust");
     this.drag = "zoom";
-    this.range = null; // all
+    this.range = rangeIn(state); // none: all
+    this.hidden = new Set((state.get("hide") ?? "").split(",").filter(Boolean));
     this.at = null;
     this.forecasts = runs.some((run) => run.row.state === "running");
-    this.smooth = firstSmoothing(runs);
+    this.smooth = state.has("smooth") ? Math.max(0, Math.min(1e6, Math.round(Number(state.get("smooth"))) || 0)) : firstSmoothing(runs);
+    this.firstSmooth = firstSmoothing(runs);
     this.charts = new Map();
     this.bar = el("div", { class: "bar", role: "toolbar", "aria-label": t("board.controls") });
     this.where = el("output", { class: "where" });
@@ -34,15 +39,28 @@ export class Board {
     this.refetchSoon = seldom(150, () => this.load());
     this.drawSoon = seldom(250, () => this.draw());
     this.onResize = seldom(120, () => this.draw());
+    this.onPrint = () => this.drawAll();
+    this.keepSoon = seldom(200, () => this.keepState());
     this.seen = new Set();
     this.eyes = new IntersectionObserver((entries) => this.looked(entries), { rootMargin: "200px" });
     window.addEventListener("resize", this.onResize);
+    window.addEventListener("beforeprint", this.onPrint);
+    window.addEventListener("afterprint", this.onPrint);
   }
 
   close() {
+    this.isClosed = true;
     this.eyes.disconnect();
     window.removeEventListener("resize", this.onResize);
-    for (const chart of this.charts.values()) window.Plotly?.purge(chart.plot);
+    window.removeEventListener("beforeprint", this.onPrint);
+    window.removeEventListener("afterprint", this.onPrint);
+  }
+
+  /** What is chosen, into the address. */
+  keepState() {
+    if (this.isClosed || this.source.isFile) return;
+    const range = this.range?.map((x) => Number(x.toPrecision(7))).join(":");
+    keep({ x: this.axis === "step" ? "" : this.axis, logx: this.logX, logy: this.logY, robust: this.robust, smooth: this.smooth === this.firstSmooth ? "" : String(this.smooth), range, hide: [...this.hidden].join(",") });
   }
 
   // --- data
@@ -53,11 +71,9 @@ export class Board {
     const answers = await Promise.all(
       this.all.map(async (run) => {
         const found = await this.source.series(run.id, wanted);
-        if (asked !== this.asked || (this.keys && window.Plotly)) return found;
-        this.have(run, found); // the very first curves are drawn as they come
+        if (asked !== this.asked || this.keys) return found;
+        this.have(run, found); // the very first curve is drawn as it comes
         this.draw();
-        if (!this.isAwaited) plotlyReady().then(() => this.draw());
-        this.isAwaited = true;
         return found;
       }),
     );
@@ -174,12 +190,42 @@ export class Board {
     const keys = panels.map((panel) => panel.key).join();
     if (keys !== this.keys) this.build(panels, keys);
     this.fillBar();
+    this.keepSoon();
     const range = this.seenRange();
     for (const panel of panels) {
       const chart = this.charts.get(panel.key);
       chart.isStale = true;
       if (this.seen.has(panel.key) || panel.key === "loss") this.drawChart(chart, range);
     }
+  }
+
+  /** Paper has another width than the screen, and no fold. */
+  drawAll() {
+    for (const chart of this.charts.values()) this.drawChart(chart);
+  }
+
+  /** In all charts. */
+  hide(key, is) {
+    if (is) this.hidden.add(key);
+    else this.hidden.delete(key);
+    this.draw();
+    this.onHidden?.();
+  }
+
+  isolate(key) {
+    const others = this.all.map((run) => run.id).filter((id) => id !== key);
+    const isAlone = others.every((id) => this.hidden.has(id));
+    for (const id of [key, ...others]) this.hidden.delete(id);
+    if (!isAlone) for (const id of others) this.hidden.add(id);
+    this.draw();
+    this.onHidden?.();
+  }
+
+  highlight(key) {
+    if (key === this.highlighted) return;
+    this.highlighted = key;
+    for (const chart of this.charts.values()) chart.highlight(key);
+    this.onHighlight?.(key);
   }
 
   drawChart(chart, range = this.seenRange()) {
@@ -214,23 +260,24 @@ export class Board {
 
   // --- zoom, pan, crosshair
 
-  zoom(range, from = null) {
+  zoom(range) {
     const [low, high] = this.extent();
     const span = range[1] - range[0];
-    if (!(span > 0)) return Promise.resolve();
+    if (!(span > 0)) return;
     this.range = [Math.max(range[0], low - span * 0.5), Math.min(range[1], high + span * 0.5)];
-    const drawn = [];
+    if (this.logX) this.range[0] = Math.max(this.range[0], low);
     for (const [key, chart] of this.charts) {
-      if (this.seen.has(key) || key === "loss") drawn.push(chart.show(this.range));
+      if (this.seen.has(key) || key === "loss") chart.show(this.range);
       else chart.isElsewhere = true;
     }
     this.fillBar();
+    this.keepSoon();
     this.refetchSoon();
-    return Promise.all(drawn);
   }
 
   reset() {
     this.range = null;
+    for (const chart of this.charts.values()) chart.yRange = null;
     this.draw();
     this.refetchSoon();
   }
@@ -248,10 +295,16 @@ export class Board {
     this.zoom([low + by, high + by]);
   }
 
-  point(x) {
+  point(x, from = null) {
     this.at = x;
-    for (const [key, chart] of this.charts) if (this.seen.has(key) || key === "loss") chart.read(x);
+    for (const [key, chart] of this.charts) if (this.seen.has(key) || key === "loss") chart.read(x, chart === from);
+    if (x === null) this.highlight(null);
     this.where.textContent = this.placeWords();
+    this.onPoint?.(x);
+  }
+
+  xKind() {
+    return X_KINDS[this.axis];
   }
 
   placeWords() {
@@ -270,16 +323,16 @@ export class Board {
     return t(`axis.${this.axis}`);
   }
 
-  /** To the place of a finding: the curve goes there, and the crosshair shows it. */
-  async goTo(step) {
+  /** To what a finding speaks of, from one step to another: the curve shows all of it, and the crosshair where it begins. */
+  goTo(step, until = step) {
     const [run] = this.runs;
     const last = Math.max(run.series.last, run.series.evals.step[run.series.evals.step.length - 1] ?? 0, 1);
-    const half = Math.max(10, last * 0.06);
-    const low = this.place(run, Math.max(0, step - half));
-    const high = this.place(run, Math.min(last, step + half));
+    const spare = Math.max(10, last * 0.06, (until - step) * 0.15);
+    const low = this.place(run, Math.max(0, step - spare));
+    const high = this.place(run, Math.min(last, until + spare));
     const loss = this.charts.get("loss");
     loss.element.scrollIntoView({ block: "center", behavior: "smooth" });
-    await this.zoom([this.logX ? Math.max(low, 1e-9) : low, Math.max(high, low + 1e-9)]);
+    this.zoom([this.logX ? Math.max(low, 1e-9) : low, Math.max(high, low + 1e-9)]);
     this.point(this.place(run, step));
     loss.flash(this.at);
     loss.stage.focus({ preventScroll: true });
@@ -289,15 +342,25 @@ export class Board {
 
   fillBar() {
     const known = AXES.filter((axis) => this.runs.every((run) => run.view.axes.includes(axis)));
-    const state = [known, this.axis, this.logX, this.logY, this.drag, this.smooth, this.forecasts, Boolean(this.range), this.runs.map((run) => Boolean(run.forecast?.step))].join();
+    if (!known.includes(this.axis)) this.axis = "step";
+    const isZoomed = Boolean(this.range) || [...this.charts.values()].some((chart) => chart.yRange);
+    const state = [known, this.axis, this.logX, this.logY, this.robust, this.drag, this.smooth, this.forecasts, isZoomed, this.runs.map((run) => Boolean(run.forecast?.step))].join();
     if (state === this.barState) return;
     this.barState = state;
-    const pick = (name, label, is, press) => button(label, press, { class: "pick", "aria-pressed": is ? "true" : "false", data: { pick: name, key: name } });
-    const group = (label, ...items) => el("div", { class: "group", role: "group", "aria-label": label }, el("span", { class: "label" }, label), items);
+    const pick = (name, label, is, press, says) => button(label, press, { class: "pick", "aria-pressed": is ? "true" : "false", title: says, data: { pick: name, key: name } });
+    const group = (label, ...items) => {
+      const made = el("div", { class: "group", role: "group", "aria-label": label }, el("span", { class: "label" }, label), items);
+      roving(made);
+      return made;
+    };
     const again = (change) => () => {
       change();
       this.range = null;
       this.load();
+    };
+    const set = (change) => () => {
+      change();
+      this.draw();
     };
     keepingFocus(this.bar, () => fill(
       this.bar,
@@ -305,28 +368,44 @@ export class Board {
       group(
         t("board.scale"),
         pick("log-x", t("scale.log_x"), this.logX, again(() => { this.logX = !this.logX; })),
-        pick("log-y", t("scale.log_y"), this.logY, () => { this.logY = !this.logY; this.draw(); }),
+        pick("log-y", t("scale.log_y"), this.logY, set(() => { this.logY = !this.logY; })),
+        pick("robust", t("scale.robust"), this.robust, set(() => { this.robust = !this.robust; }), t("scale.robust_says")),
       ),
       group(
         t("board.smoothing"),
         SMOOTH.map((window) => pick(`smooth-${window}`, window ? String(window) : t("smooth.off"), this.smooth === window, () => { this.smooth = window; this.load(); })),
       ),
       this.runs.length === 1 && this.runs[0].forecast?.step
-        ? group(t("board.ahead"), pick("forecast", t("series.forecast"), this.forecasts, () => { this.forecasts = !this.forecasts; this.draw(); }))
+        ? group(t("board.ahead"), pick("forecast", t("series.forecast"), this.forecasts, set(() => { this.forecasts = !this.forecasts; })))
         : null,
       group(
         t("board.mouse"),
-        pick("zoom", t("mouse.zoom"), this.drag === "zoom", () => { this.drag = "zoom"; this.draw(); }),
-        pick("pan", t("mouse.pan"), this.drag === "pan", () => { this.drag = "pan"; this.draw(); }),
-        button(t("mouse.reset"), () => this.reset(), { class: "pick", disabled: !this.range, data: { pick: "reset" } }),
+        pick("zoom", t("mouse.zoom"), this.drag === "zoom", set(() => { this.drag = "zoom"; })),
+        pick("pan", t("mouse.pan"), this.drag === "pan", set(() => { this.drag = "pan"; })),
+        button(t("mouse.reset"), () => this.reset(), { class: "pick", disabled: !isZoomed, data: { pick: "reset", key: "reset" } }),
+        this.source.isFile ? null : button(t("copy.link"), () => this.copyLink(), { class: "pick", data: { pick: "link", key: "link" } }),
       ),
       this.where,
     ));
   }
+
+  async copyLink() {
+    this.keepState();
+    await navigator.clipboard.writeText(location.href);
+    announce(t("copy.done"));
+    const pressed = this.bar.querySelector("[data-pick=link]");
+    pressed.textContent = t("copy.done");
+    setTimeout(() => { pressed.textContent = t("copy.link"); }, 1500);
+  }
+}
+
+function rangeIn(state) {
+  const [low, high] = (state.get("range") ?? "").split(":").map(Number);
+  return high > low ? [low, high] : null;
 }
 
 /** A window of about a fiftieth of the run. */
 function firstSmoothing(runs) {
   const steps = Math.max(...runs.map((run) => run.row.step ?? 0));
-  return steps >= 5000 ? 200 : steps >= 600 ? 50 : steps >= 100 ? 10 : 0;
+  return steps >= 8000 ? 200 : steps >= 1500 ? 50 : steps >= 100 ? 10 : 0;
 }

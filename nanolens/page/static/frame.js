@@ -41,6 +41,7 @@ export function topBar(languages, act) {
     { class: "top", "aria-label": t("frame.nav") },
     el("a", { class: "brand", href: "#/" }, el("span", { class: "mark", "aria-hidden": "true" }), "nanolens"),
     act.openLog ? el("a", { href: "#/" }, t("runs.title")) : null,
+    act.reports ?? null,
     act.openLog ? button(t("log.open"), act.openLog, { class: "quiet", data: { act: "log" } }) : null,
     el("span", { class: "space" }),
     act.language ? languages.filter((code) => code !== lang()).map((code) => button(NAMES[code] ?? code, () => act.language(code), { class: "quiet", lang: code, data: { act: `lang-${code}` } })) : null,
@@ -59,10 +60,15 @@ function help() {
   dialog.showModal();
 }
 
+/** A box that is ticked or a slider needs no letters: the keys go on working there. */
+function isTyping(target) {
+  return Boolean(target.closest?.("textarea, select, input:not([type=checkbox], [type=range], [type=radio])"));
+}
+
 /** Keys that work anywhere but in a field. `now()` is the view that is shown. */
 export function wireKeys(now, act) {
   window.addEventListener("keydown", (event) => {
-    if (event.target.closest?.("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (isTyping(event.target) || event.target.closest?.("dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
     const board = now()?.board;
     const axis = ["step", "tokens", "flops", "time"][Number(event.key) - 1];
     if (event.key === "/") document.querySelector("[data-shortcut='/']")?.focus();

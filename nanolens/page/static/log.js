@@ -35,6 +35,9 @@ export class LogDoor {
   async read(body, name) {
     const parts = (Array.isArray(body) ? body : [body]).filter((part) => part && part.size !== 0);
     if (!parts.length) return;
+    this.trouble.textContent = "";
+    this.cover.firstChild.textContent = t("log.reading");
+    this.cover.hidden = false;
     try {
       const ids = [];
       for (const part of parts) ids.push(...(await this.source.addLog(part, part.name || name || t("log.name"))).ids);
@@ -45,6 +48,9 @@ export class LogDoor {
       if (!this.dialog.open) this.open();
       const [fault] = error.faults ?? [];
       this.trouble.textContent = fault ? [fault.what, fault.fix].filter(Boolean).join(": ") : error.message;
+    } finally {
+      this.cover.hidden = true;
+      this.cover.firstChild.textContent = t("log.drop");
     }
   }
 }

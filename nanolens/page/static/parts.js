@@ -15,7 +15,16 @@ export function timeStrip(time) {
   );
 }
 
-export function samplesPanel(samples) {
+/** Where a run comes from, and what came from it. */
+export function familyPanel(family) {
+  const members = Object.entries(family ?? {}).filter(([, found]) => found.length);
+  if (!members.length) return null;
+  const one = (each) => el("li", {}, each.id ? el("a", { href: `#/run/${each.id}` }, each.name) : el("span", {}, each.name), each.words ? [" ", el("small", {}, each.words)] : null);
+  return el("section", { class: "part family" }, el("h2", {}, t("family.title")), members.map(([key, found]) => el("div", {}, el("h3", {}, t(`family.${key}`)), el("ul", {}, found.map(one)))));
+}
+
+/** The slider is the crosshair: both stand at the same step. */
+export function samplesPanel(samples, board) {
   if (!samples.length) return null;
   const text = el("pre", { class: "sample" });
   const label = el("output", {});
@@ -25,7 +34,11 @@ export function samplesPanel(samples) {
     text.textContent = sample.text;
     label.textContent = t("where.step", { step: sample.step });
   };
-  slide.addEventListener("input", choose);
+  slide.addEventListener("input", () => {
+    choose();
+    const [run] = board.runs;
+    if (run) board.point(board.place(run, samples[Number(slide.value)].step));
+  });
   choose();
   return el("section", { class: "part samples" }, el("h2", {}, t("samples.title")), samples.length > 1 ? el("div", { class: "slide" }, slide, label) : label, text);
 }
@@ -49,11 +62,11 @@ export function settingsPanel(groups) {
   find.addEventListener("input", draw);
   showMeaning.addEventListener("change", draw);
   draw();
-  return el("section", { class: "part settings" }, el("h2", {}, t("settings.title")), el("div", { class: "tools" }, find, el("label", {}, showMeaning, " ", t("settings.meanings"))), list);
+  return el("section", { class: "part settings" }, el("h2", {}, t("settings.title")), el("div", { class: "tools" }, find, el("label", {}, showMeaning, " ", t("settings.meanings")), el("span", { class: "note" }, t("settings.bold"))), list);
 }
 
 function settingRow(row, isLong) {
   const isOther = row.usual !== "" && row.usual !== row.value;
   const tip = [row.meaning, row.usual ? t("settings.usual", { value: row.usual }) : "", row.where ? t("settings.where", { where: row.where }) : ""].filter(Boolean).join("\n");
-  return el("div", { class: isOther ? "row other" : "row", title: tip, tabindex: 0, "aria-label": `${row.key} ${row.value}. ${tip}` }, el("dt", {}, row.key), el("dd", {}, row.value), isLong && row.meaning ? el("p", { class: "note" }, row.meaning) : null);
+  return el("div", { class: isOther ? "row other" : "row", title: tip }, el("dt", {}, row.key), el("dd", {}, row.value), isLong && row.meaning ? el("p", { class: "note" }, row.meaning) : null);
 }

@@ -9,9 +9,29 @@ class Mistake extends Error {
   }
 }
 
+/** Whether the server answers; the page says so when it does not. `tell(isThere)` is called when that changes. */
+export const connection = { isThere: true, tell: () => {} };
+
+function heard(isThere) {
+  if (connection.isThere === isThere) return;
+  connection.isThere = isThere;
+  connection.tell(isThere);
+}
+
+async function get(path) {
+  try {
+    const response = await fetch(path);
+    heard(response.status !== 403); // another key: the server was started anew
+    return response;
+  } catch (error) {
+    heard(false);
+    throw error;
+  }
+}
+
 async function ask(path, values = {}) {
   const query = new URLSearchParams({ ...values, lang: lang() });
-  return answered(await fetch(`${path}?${query}`));
+  return answered(await get(`${path}?${query}`));
 }
 
 async function answered(response) {
@@ -25,7 +45,10 @@ const POST = { method: "POST", headers: { "X-Nanolens": "1" } };
 
 export const server = {
   isFile: false,
-  words: (language) => fetch(`/api/words?lang=${encodeURIComponent(language)}`).then(answered),
+  words: (language) => get(`/api/words?lang=${encodeURIComponent(language)}`).then(answered),
+  /** Reads these first. */
+  look: (ids) => ask("/api/look", { ids: ids.join(",") }),
+  start: (id) => fetch(`/api/runs/${encodeURIComponent(id)}/start?lang=${lang()}`, POST).catch(() => {}),
   runs: () => ask("/api/runs").then((found) => found.runs),
   run: (id) => ask(`/api/runs/${encodeURIComponent(id)}`),
   series: (id, wanted) => ask(`/api/runs/${encodeURIComponent(id)}/series`, wanted),
@@ -50,6 +73,8 @@ export const server = {
   listen({ watched = {}, wanted = {}, onRow, onTail }) {
     const watch = Object.entries(watched).map(([id, step]) => `${id}:${step}`).join(",");
     const stream = new EventSource(`/api/events?${new URLSearchParams({ ...wanted, watch })}`);
+    stream.addEventListener("open", () => heard(true));
+    stream.addEventListener("error", () => heard(false));
     stream.addEventListener("row", (event) => {
       const { id, row } = JSON.parse(event.data);
       onRow?.(id, row);
@@ -64,21 +89,24 @@ export const server = {
 
 /** A report's own data: the same questions, answered from the file. Its curves are as fine as they were written into it. */
 export function fileSource(data) {
-  const between = (places, step) => interpolate(places.step, places.x, step);
+  const placed = (places, step) => interpolate(places.step, places.x, step);
   return {
     isFile: true,
-    run: async () => data.run,
-    findings: async () => data.findings,
-    forecast: async () => data.forecast,
+    runs: async () => Object.entries(data.runs).map(([id, run]) => ({ ...run.view.row, id })),
+    run: async (id) => data.runs[id].view,
+    findings: async (id) => data.runs[id].findings,
+    forecast: async (id) => data.runs[id].forecast,
+    compare: async () => data.comparison,
     async series(id, { x = "step", smooth = 0 }) {
-      const axis = data.run.axes.includes(x) ? x : "step";
-      const places = data.places[axis];
+      const run = data.runs[id];
+      const axis = run.view.axes.includes(x) ? x : "step";
+      const places = run.places[axis];
       const series = {};
-      for (const [name, found] of Object.entries(data.series)) {
+      for (const [name, found] of Object.entries(run.series)) {
         const key = name.startsWith("smoothed_") ? (name === `smoothed_${smooth}` ? "smoothed" : null) : name;
-        if (key) series[key] = { ...found, x: axis === "step" ? found.step : found.step.map((step) => between(places, step)) };
+        if (key) series[key] = { ...found, x: axis === "step" ? found.step : found.step.map((step) => placed(places, step)) };
       }
-      return { ...data.rest, axis, axes: data.run.axes, series, places, smooth: Number(smooth) };
+      return { ...run.rest, axis, axes: run.view.axes, lines: run.view.lines, series, places, smooth: Number(smooth) };
     },
     listen: () => ({ close() {} }),
   };

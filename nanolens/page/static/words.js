@@ -100,5 +100,6 @@ const FORMS = {
   tokens,
   parameters: (value) => tokens(value, 4),
   flops: (value) => scaled(value, FLOPS),
+  age: (value) => { const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([least]) => value >= least) ?? [1, "s"]; return `${Math.floor(value / size)} ${unit}`; },
   tokens_per_s: (value) => (value < 1000 ? significant(value, 3) : commas(value)) + " tokens/s",
 };
