@@ -33,10 +33,10 @@ if TYPE_CHECKING:  # for type checkers and editors; what is public stands in _HO
     from nanolens.show.answer import Answer as Answer
 
 _HOMES = {
-    "nanolens.api": "compare dashboard diagnose explain forecast plot report runs",
+    "nanolens.api": "compare dashboard diagnose explain forecast plot referee report runs",
     "nanolens.api.run": "Run",
-    "nanolens.api.training": """export import_ plan prepare probe sample selftest send stop sweep train tune verify
-        watch""",
+    "nanolens.api.training": """export import_ plan prepare probe sample selftest send stop sweep train try_ tune
+        verify watch""",
     "nanolens.errors": "UserError",
     "nanolens.loaded": "Model load",
     "nanolens.show.answer": "Answer",

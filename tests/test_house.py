@@ -39,6 +39,7 @@ EFFECTS = {
     "probing/__init__.py": "times the experiments",
     "probing/branches.py": "loads the checkpoint that is probed and trains branches of it",
     "probing/questions.py": "runs a model with torch",
+    "refereeing/sources.py": "reads folders of runs, tables and git branches",
     "show/document.py": "asks the terminal for its width",
     "show/lines.py": "prints a training as it goes",
     "show/live.py": "draws a training as it goes",

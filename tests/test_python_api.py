@@ -159,6 +159,6 @@ def test_every_command_is_a_function_with_the_commands_options():
         "train": {"detach", "devices", "max_restarts"},  # processes that the command starts
     }
     for name in command_table():
-        function = getattr(nanolens, "import_" if name == "import" else name)
+        function = getattr(nanolens, f"{name}_" if name in ("import", "try") else name)
         options = {action.dest for action in Parser(name)._actions} - elsewhere - of_the_terminal.get(name, set())
         assert options <= set(inspect.signature(function).parameters), name

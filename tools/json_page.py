@@ -12,9 +12,11 @@ from nanolens.diagnosis.words import DiagnosisData
 from nanolens.explanation.words import EntryData, ExplanationData
 from nanolens.forecasting.words import ForecastData
 from nanolens.measure.sweep import SweepData
+from nanolens.measure.trying import TryData
 from nanolens.measure.tune import TuneData
 from nanolens.planning.words import PlanData
 from nanolens.probing.words import ProbeData, ProbePlanData
+from nanolens.refereeing.words import RefereeData
 from nanolens.show.runs import RunRowData
 
 ANSWERS: dict[str, object] = {
@@ -23,12 +25,14 @@ ANSWERS: dict[str, object] = {
     "explain": ExplanationData,
     "explain --term": EntryData,
     "compare": ComparisonData,
+    "referee": RefereeData,
     "plan": PlanData,
     "forecast": ForecastData,
     "probe": ProbeData,
     "probe --plan": ProbePlanData,
     "tune": TuneData,
     "sweep": SweepData,
+    "try": TryData,
     "runs": list[RunRowData],
 }
 HEAD = """# The JSON of the answers

@@ -33,7 +33,7 @@ from nanolens.show.words import LANGUAGES, catalogue, is_literal, paragraphs
 PACKAGE = Path(nanolens.__file__).parent
 FROM_TABLES = """message.py config/load.py config/fields.py diagnosis/rule.py explanation/glossary.py cli/arguments.py
     planning/figures.py forecasting/__init__.py comparison/side.py comparison/remarks.py comparison/words.py
-    probing/judge.py""".split()
+    probing/judge.py refereeing/series.py""".split()
 """Files whose sentences stand in a table that is collected here."""
 SENTENCES_IN = {
     "cli/commands.toml": {"help", "group"},
@@ -41,6 +41,7 @@ SENTENCES_IN = {
     "forecasting/refusals.toml": {"because", "instead"},
     "planning/figures.toml": {"what", "how", "as_planned", "above", "below"},
     "probing/causes.toml": {"title", "what", "because", "noun", "lacking"},
+    "refereeing/words.toml": {"why"},
 }
 """Keys of such tables that hold sentences."""
 

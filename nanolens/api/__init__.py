@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nanolens.forecasting import Forecast, Refusal
     from nanolens.record.progress import Glance
     from nanolens.record.run import RunRecord
+    from nanolens.refereeing import Refereed
 
 Value = TypeVar("Value")
 Target: TypeAlias = "str | Path | Run"
@@ -129,6 +130,17 @@ def compare(
     if out:
         files.write_whole(Path(out), picture(panels_of(found, lang), form))
     return answer_of(found)
+
+
+def referee(source: str | Path, *, score: str | None = None, better: str | None = None) -> Answer[Refereed]:
+    """Which of many tries gained more than luck, what they are worth once corrected for having been picked, and what to
+    repeat next. `source` is a folder of runs, a sweep, a folder of W&B or TensorBoard runs, a table (.csv, .tsv), or a
+    git branch whose commits name scores ("repository@branch"). `score` names the column; `better` is "lower" or
+    "higher"."""
+    from nanolens.refereeing import refereed
+    from nanolens.refereeing.words import answer_of
+
+    return answer_of(refereed(str(source), score, better))
 
 
 def forecast(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nanolens.data.prepare.pipeline import OnProgress
     from nanolens.measure.selftest import Check, Report
     from nanolens.measure.sweep import SweepResult
+    from nanolens.measure.trying import TryOutcome
     from nanolens.measure.tune import TuneResult
     from nanolens.planning import Plan
     from nanolens.probing import ProbePlan
@@ -224,6 +225,17 @@ def sweep(
     from nanolens.planning.budget import seconds_named
 
     return sweep_answer(sweep_of(source, options_of(settings), seconds_named(budget), tell))
+
+
+def try_(
+    source: str, *, budget: str = "5m", worth: float = 0.01, tell: Tell = _quietly, **settings: object
+) -> Answer[TryOutcome]:
+    """Is a change a gain? `source` with `settings` against `source` alone, in pairs of runs with the same seed, until
+    it is decided (keep, discard) or the budget is over. `try` is a word of Python, hence the underscore."""
+    from nanolens.measure.trying import try_answer, try_change
+    from nanolens.planning.budget import seconds_named
+
+    return try_answer(try_change(source, options_of(settings), seconds_named(budget), worth, tell))
 
 
 def tune(

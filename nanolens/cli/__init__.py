@@ -16,7 +16,7 @@ from nanolens.errors import Fault, UserError
 from nanolens.message import Message, msg
 from nanolens.show.words import LANGUAGES, say, translated
 
-READING = "explain diagnose compare forecast plan runs report plot".split()
+READING = "explain diagnose compare referee forecast plan runs report plot".split()
 """A training frees its memory as soon as it can; these need not look for circles among their objects."""
 
 

@@ -165,6 +165,7 @@ OWN: dict[str, Callable[[Namespace], int]] = {
     "export": partial(_convert, "export"),
     "import": partial(_convert, "import_"),
     "send": _send,
+    "try": partial(call, "try_"),
     "verify": _verify,
     "selftest": _selftest,
     "dashboard": _dashboard,

@@ -318,7 +318,7 @@ def known_spread(a: Side, b: Side, step_a: float, step_b: float) -> tuple[float,
     """Standard deviation between repeats of one run: from how the two wander against each other where both were
     evaluated on the same batches on the way there, else as far as runs of this kind have been repeated."""
     sway = sway_between(a, b, step_a) if step_a == step_b else None
-    usual = max(_usual_spread(a, step_a), _usual_spread(b, step_b))
+    usual = max(usual_spread(a, step_a), usual_spread(b, step_b))
     if sway is None or _are_near_bigram(a, b, step_a):
         return usual, msg("typical spread between repeats of such a run, {spread:nats}", usual)
     if (seen := WANDERING * sway) > LEAST_OF_USUAL * usual:
@@ -359,7 +359,7 @@ def _are_near_bigram(a: Side, b: Side, step: float) -> bool:
     return abs((vals_a.mean() + vals_b.mean()) / 2 - bigram) < NEAR_BIGRAM
 
 
-def _usual_spread(side: Side, step: float) -> float:
+def usual_spread(side: Side, step: float) -> float:
     """By the slope of the loss just before that step, which is 0 where it rises."""
     known = (side.curve.step > 0) & (side.curve.step <= step)
     steps, vals = side.curve.step[known], side.curve.val[known]

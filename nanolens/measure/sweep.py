@@ -269,7 +269,7 @@ def _sweep_parts(found: SweepResult) -> Iterator[Part]:
     yield TextBlock(msg("Best: {settings:code}, val loss {val:nats}.", _typed(found.best.values), found.best.val))
     if found.equal:
         others = [" ".join(_typed(trial.values)) for trial in found.equal]
-        yield TextBlock(msg("Within noise of the best: {others:code}.", others))
+        yield TextBlock(msg("It cannot be told from {others:code}: they are within noise.", others))
     elif found.margin is not None:
         yield TextBlock(msg("Better than the next by {margin:nats}, more than noise.", found.margin))
     yield TextBlock(msg("A longer run needs a somewhat lower learning rate than these short ones."))

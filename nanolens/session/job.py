@@ -92,7 +92,7 @@ def plan_job(
         return TrainingJob(settings, source_name(None, settings.preset or DEFAULT_PRESET))
     parent = _run_named(given.get("init_from", "scratch"))
     if source is None and parent is not None:
-        settings = _settings_of_run(parent, overrides)
+        settings = settings_of_run(parent, overrides)
     else:
         settings = load(source or DEFAULT_PRESET, overrides)
     _adopt_nanogpt_out(settings)
@@ -111,7 +111,7 @@ def _run_named(init_from: str) -> Path | None:
     return None if at is None else at.folder
 
 
-def _settings_of_run(run: Path, overrides: Overrides, origins: Mapping[str, str] | None = None) -> Settings:
+def settings_of_run(run: Path, overrides: Overrides, origins: Mapping[str, str] | None = None) -> Settings:
     """What a run was started with, and what is asked for now on top. `origins`: where the run had each setting from."""
     saved = read_run_file(run).get("config", {})
     recorded = [(key, as_text(saved[key])) for key in saved if key in all_settings() and key not in OF_A_PROCESS]
@@ -134,7 +134,7 @@ def _settings_to_resume(out_dir: str, overrides: Overrides) -> Settings:
         if (folder / OWN_MODEL).is_file():  # which the loop then takes
             overrides = [(key, value) for key, value in overrides if key != "arch"]
     origins = {key: facts.get("came_from", {}).get(key, RUN_FILE) for key in all_settings()}
-    settings = _settings_of_run(folder, overrides, origins)
+    settings = settings_of_run(folder, overrides, origins)
     config = dataclasses.replace(settings.config, out_dir=str(folder))
     return dataclasses.replace(settings, config=config, preset=str(facts.get("preset") or ""))
 
