@@ -40,7 +40,7 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 REPORT_POINTS = 1600  # of the loss, at most; other curves have a quarter of it, and several runs share it
-FEWEST_POINTS = 160
+FEWEST_DRAWN = 160
 REPORT_DIGITS = 5
 REPORT_SMOOTHED = (10, 50, 200, 1000)  # windows that the report lets choose, as on the page
 IMPORT = re.compile(r"^import .*? from \"\./([\w.]+)\";$", re.MULTILINE | re.DOTALL)
@@ -72,7 +72,7 @@ def report(runs: Sequence[RunRecord], lang: str, form: str = "html") -> bytes:
 
 
 def report_data(store: Runs, names: Sequence[str], lang: str) -> JsonObject:
-    points = max(FEWEST_POINTS, REPORT_POINTS // len(names))
+    points = max(FEWEST_DRAWN, REPORT_POINTS // len(names))
     runs = {name: _run_data(store, name, lang, points) for name in names}
     comparison = store.compare(list(names), lang) if len(names) > 1 else None
     return {"lang": lang, "words": words_of(lang), "runs": runs, "comparison": comparison}

@@ -39,7 +39,7 @@ NICE = 10  # the page stands back behind a training on the same machine
 LARGEST_LOG = 64 << 20  # bytes
 LARGEST_WISH = 256 << 10
 MOST_NEW_TOKENS = 4000
-MOST_LOOKED_AT = 100
+MOST_VISIBLE_ROWS = 100
 MOST_RUNS = 40  # in one comparison, and watched by one page
 TICK_S = 0.5
 SLOWEST_TICK_S = 1.5  # a new step is on the page within two seconds
@@ -206,7 +206,7 @@ class Answers:
 
     def look(self, request: Request) -> Response:
         """Which runs somebody is looking at: those are read first."""
-        self.store.look_first(request.query_params.get("ids", "").split(",")[:MOST_LOOKED_AT])
+        self.store.look_first(request.query_params.get("ids", "").split(",")[:MOST_VISIBLE_ROWS])
         return _json({})
 
     async def events(self, request: Request) -> Response:

@@ -19,7 +19,7 @@ import numpy as np
 from nanolens.comparison.verdict import PRIOR_WEIGHT, SMALLEST_DIFFERENCE
 from nanolens.facts.statistics import CONFIDENCE, t_quantile
 
-FEWEST_PAIRS = 3  # the spread of fewer says nothing
+FEWEST_SEED_PAIRS = 3  # the spread of fewer says nothing
 MIXTURE = 1.0
 """Pairs that the prior counts for: it expects gains of about one spread, and is sharpest after a few pairs."""
 
@@ -51,7 +51,7 @@ def decide(gains: Sequence[float], spread: float, worth: float = SMALLEST_DIFFER
     low, high = total / n - half, total / n + half
     odds = NormalDist().cdf(total / (sd * math.sqrt(weight)))
     result: TryResult = "undecided"
-    if n >= FEWEST_PAIRS:
+    if n >= FEWEST_SEED_PAIRS:
         result = "keep" if low > 0 else "discard" if high < worth else "undecided"
     return PairVerdict(result, n, total / weight, low, high, odds, sd)
 
@@ -75,5 +75,6 @@ def pairs_needed(verdict: PairVerdict, worth: float = SMALLEST_DIFFERENCE) -> in
     """Pairs after which the gain as it stands would be decided; None beyond a thousand."""
     apart = max(verdict.gain, worth - verdict.gain)
     return next(
-        (n for n in range(max(FEWEST_PAIRS, verdict.pairs + 1), 1000) if _half_width(n) * verdict.spread < apart), None
+        (n for n in range(max(FEWEST_SEED_PAIRS, verdict.pairs + 1), 1000) if _half_width(n) * verdict.spread < apart),
+        None,
     )

@@ -26,7 +26,7 @@ from nanolens.record.run import RunRecord
 from nanolens.record.store import find_runs
 from nanolens.refereeing.series import Series, Try, direction_in, direction_of, related, score_among, status_named
 
-TABLES = ("results.tsv", "results.csv")  # looked for in a folder without runs
+TABLE_NAMES = ("results.tsv", "results.csv")  # looked for in a folder without runs
 TABLE_SUFFIXES = (".csv", ".tsv")
 SPENT_NAMES = re.compile(
     r"(?:run_?time|duration|took|elapsed|seconds?|train(?:ing)?_(?:time|seconds)|wall_?(?:time|clock)?)(_s|_sec|_seconds)?",
@@ -88,7 +88,7 @@ def _checked(series: Series, better: str | None) -> Series:
 def _folder(path: Path, score: str | None) -> Series:
     if runs := find_runs(path):
         return _of_runs(str(path), sorted(map(read_run, runs), key=_began_s), score)
-    for name in TABLES:
+    for name in TABLE_NAMES:
         if (path / name).is_file():
             return _table(path / name, score)
     inside = [

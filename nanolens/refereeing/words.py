@@ -21,8 +21,8 @@ VERDICTS: dict[Decision, Message] = {
     "failed": msg("failed"),
     "baseline": msg("baseline"),
 }
-LONGEST_TEXT = 60
-MOST_RUNS = 100  # that anyone would spend on a few changes
+LONGEST_DESCRIPTION = 60
+MOST_TRIES_SHOWN = 100  # that anyone would spend on a few changes
 
 
 def answer_of(found: Refereed) -> Answer[Refereed]:
@@ -100,7 +100,7 @@ def _row(each: TryVerdict) -> Sequence[Text]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+    return text if len(text) <= LONGEST_DESCRIPTION else text[: LONGEST_DESCRIPTION - 1] + "…"
 
 
 def _next(found: Refereed) -> Iterator[Message]:
@@ -120,13 +120,13 @@ def _next(found: Refereed) -> Iterator[Message]:
             leaders.gain,
         )
         yield _with_time(words, leaders.seconds)
-    if (together := found.together) is not None and together.runs > MOST_RUNS:
+    if (together := found.together) is not None and together.runs > MOST_TRIES_SHOWN:
         yield msg(
             "take {names:code} out: together they are worth {gain:about}, which {runs:count run|runs} a side "
             "would not show",
             together.names,
             together.gain,
-            MOST_RUNS,
+            MOST_TRIES_SHOWN,
         )
     elif together is not None:
         words = msg(
