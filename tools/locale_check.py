@@ -24,7 +24,7 @@ from pathlib import Path
 
 import nanolens
 from nanolens.diagnosis.pages import pages
-from nanolens.diagnosis.rule import LACKS, SENTENCES, WORDS
+from nanolens.diagnosis.rule import FINE, LACKS, SENTENCES, WORDS
 from nanolens.explanation.glossary import parse_terms
 from nanolens.message import KINDS, placeholders
 from nanolens.page.view import page_strings
@@ -85,7 +85,7 @@ def collect(package: Path = PACKAGE) -> Collected:
             found.add(sentence.msgid, glossary.name)
     if (package / "diagnosis").exists():
         sentences = [words[part] for words in WORDS.values() for part in SENTENCES if part in words]
-        for sentence in (*sentences, *(message.msgid for message in LACKS.values())):
+        for sentence in (*sentences, *(message.msgid for table in (LACKS, FINE) for message in table.values())):
             _take_sentence(sentence, "codes.toml", found)
         for paragraph in (each for page in pages() for each in paragraphs(page.text)):
             if not is_literal(paragraph):

@@ -47,10 +47,12 @@ def diagnose(
     hardware: str | None = None,
     plan: bool = False,
     why: str | None = None,
+    all: bool = False,
     **known: object,
 ) -> Answer[Diagnosis] | Answer[Page]:
     """What is wrong with a run, or with the log of any trainer, how sure that is, and what to change. `plan` adds the
-    run against what `nanolens plan` expected of the same settings, where it was asked. `why` asks what a code means."""
+    run against what `nanolens plan` expected of the same settings, where it was asked. `why` asks what a code means. In
+    words, `all` also shows in full what is in order beside faults, and what could not be checked."""
     if why:
         from nanolens.diagnosis.pages import page_answer, page_named
 
@@ -62,22 +64,22 @@ def diagnose(
     record = longest(records)
     others = [each for each in records if each is not record]
     if not plan:
-        return diagnosis_answer(record, others=others)
+        return diagnosis_answer(record, (), others, all)
     from nanolens.planning.question import planned_for
     from nanolens.planning.words import against_plan
 
-    return diagnosis_answer(record, against_plan(planned_for(record)), others)
+    return diagnosis_answer(record, against_plan(planned_for(record)), others, all)
 
 
 def diagnosis_answer(
-    record: RunRecord, more: Iterable[Part] = (), others: Sequence[RunRecord] = ()
+    record: RunRecord, more: Iterable[Part] = (), others: Sequence[RunRecord] = (), is_all: bool = False
 ) -> Answer[Diagnosis]:
     from nanolens.diagnosis import MOST_JUDGED
     from nanolens.diagnosis import diagnose as diagnosis_of
     from nanolens.diagnosis.words import answer_of
 
     found = diagnosis_of(record)
-    return answer_of(replace(found, others=tuple(diagnosis_of(each) for each in others[:MOST_JUDGED])), more)
+    return answer_of(replace(found, others=tuple(diagnosis_of(each) for each in others[:MOST_JUDGED])), more, is_all)
 
 
 def explain(

@@ -15,20 +15,24 @@ from nanolens.diagnosis.rule import CODES, PROGRESS
 from nanolens.diagnosis.rules import all_findings
 from nanolens.diagnosis.rules.generalisation import stalled
 from nanolens.diagnosis.rules.levels import ABOVE, BELOW, BIGRAM_STEPS, is_past_unigram
-from nanolens.diagnosis.rules.progress import NO_RATE
-from nanolens.diagnosis.weighing import weighed_findings
+from nanolens.diagnosis.rules.trends import NO_RATE, SIGMAS, is_as_known, late, schedule_has_ended, told
+from nanolens.diagnosis.weighing import chance_of_sound, weighed_findings
 from nanolens.facts import locations
-from nanolens.facts.case import ASSUMED_NOISE, Case
+from nanolens.facts.case import Case
 from nanolens.facts.finding import SURENESS, Figure, Finding, NotChecked, Sureness, inferred, see
 from nanolens.facts.reading import WhatWasRead, what_was_read
-from nanolens.facts.statistics import noise_of, trend
-from nanolens.message import msg
+from nanolens.facts.statistics import noise_of
+from nanolens.message import Message, msg
 from nanolens.probing.judge import SMALLEST_WORTH
 from nanolens.record.run import RunRecord
+from nanolens.show.findings import SURENESS_WORDS
 
+GROUPS = {"fault": 1, "cost": 2, "remark": 3}
 FAULTS = frozenset(name for name, code in CODES.items() if code.severity != "remark")
 """Codes of which something should be fixed. The others are explanations."""
 
+FEWEST_UNDECIDED = 6  # points of a run that is called healthy although its trend is lost in noise
+LEAST_SOUND = 0.5  # probability of being sound, of a run that is called healthy
 MOST_JUDGED = 8  # of one text that are judged besides the longest
 # Trainers that hold their learning rate and decay it at the end.
 STABLE_THEN_DECAY = ("nanochat", "autoresearch", "modded-nanogpt")
@@ -47,6 +51,16 @@ class Diagnosis:
     reading: WhatWasRead | None = None
     others: Sequence[Diagnosis] = ()  # of the other runs of the same text
 
+    @property
+    def headline(self) -> Message:
+        if self.reading is not None and not self.reading.updates and not self.reading.evaluations:
+            return msg("No loss was read: how the training goes was not judged.")
+        said = headline_of(self.findings)
+        if self.run.get("state") != "gone":
+            return said
+        step = int(self.run.steps.step.max()) if len(self.run.steps) else 0
+        return msg("Its process died at step {step:count}; the last checkpoint can be resumed. {said}", step, said)
+
 
 def diagnose(run: RunRecord, *, weighs: bool = True) -> Diagnosis:
     """Without `weighs` only what the rules find: what single lines prove."""
@@ -55,7 +69,9 @@ def diagnose(run: RunRecord, *, weighs: bool = True) -> Diagnosis:
     found = [answer for answer in answers if isinstance(answer, Finding)]
     found += weighed_findings(case) if weighs else ()
     findings = _resolved(by_probes(found, run))
-    findings = sorted([*findings, *healthy(case, findings)], key=_place)
+    if not weighs or chance_of_sound(case) > LEAST_SOUND:
+        findings += healthy(case, findings)
+    findings = sorted(findings, key=_place)
     reported = {finding.code for finding in findings}
     missed: dict[str, NotChecked] = {}
     for answer in answers:
@@ -67,6 +83,36 @@ def diagnose(run: RunRecord, *, weighs: bool = True) -> Diagnosis:
 
 def is_fault(finding: Finding) -> bool:
     return finding.code in FAULTS and finding.sureness != "possible"
+
+
+def headline_of(findings: Sequence[Finding]) -> Message:
+    """The diagnosis in one or two sentences."""
+    faults = [finding for finding in findings if is_fault(finding)]
+    if faults:
+        said = _accusation(faults[0])
+        return said if len(faults) == 1 else msg("{said} Further faults: {count:count}.", said, len(faults) - 1)
+    remarks = {finding.code: finding for finding in findings if finding.sureness != "possible"}
+    trend = next((remarks[code] for code in ("finished", "still_improving") if code in remarks), None)
+    if "healthy" in remarks:
+        return (
+            msg("Nothing here needs fixing.")
+            if trend is None
+            else msg("Nothing here needs fixing: {claim}.", trend.claim)
+        )
+    first = trend or next(iter(remarks.values()), None)
+    if first is not None:
+        return msg("No fault was found: {claim}.", first.claim)
+    doubts = [finding for finding in findings if finding.code in FAULTS]
+    if doubts:
+        return msg("Nothing is sure, but this is possible: {claim}.", doubts[0].claim)
+    return msg("No fault was found in what was read; that is too little to call the run healthy.")
+
+
+def _accusation(finding: Finding) -> Message:
+    how_sure = SURENESS_WORDS[finding.sureness]
+    if finding.change is None:
+        return msg("{sureness}: {claim}.", how_sure, finding.claim)
+    return msg("{sureness}: {claim}. What to do: {what}.", how_sure, finding.claim, finding.change.words)
 
 
 def _resolved(findings: Iterable[Finding]) -> list[Finding]:
@@ -86,10 +132,10 @@ def _strength(finding: Finding) -> int:
 
 
 def _place(finding: Finding) -> tuple[int, int, int]:
-    """Faults that are sure first, in the order of causes; then explanations; what is merely possible last."""
+    """What is sure first: faults in the order of causes, costs, explanations; what is merely possible last."""
     if finding.code == "healthy":
         return (0, 0, 0)
-    group = 3 if finding.sureness == "possible" else 1 if finding.code in FAULTS else 2
+    group = 4 if finding.sureness == "possible" else GROUPS[CODES[finding.code].severity]
     return (group, CODES[finding.code].order, -_strength(finding))
 
 
@@ -155,10 +201,8 @@ def healthy(case: Case, findings: Sequence[Finding]) -> Iterator[Finding]:
     quarter = max(2, len(y) // 4)
     first, last = float(np.median(y[:quarter])), float(np.median(y[-quarter:]))
     noise = noise_of(x, y) or 0.0
-    has_fallen = first - last > 2 * noise and (
-        _falls_later(case, x, y) or _is_through(case) or _is_as_known(case) or _decays_later(case)
-    )
-    if not (has_fallen or _has_no_rate_left(case)):
+    has_fallen = first - last > 2 * noise and _goes_on(case)
+    if not (has_fallen or _has_no_rate_left(case)) or not _is_within_expectation(case, y):
         return
     where, expected = locations.steps(x[0], x[-1]), msg("above {noise:nats}, twice its scatter", 2 * noise)
     how = msg("medians of the first and the last quarter of {count:count point|points}", len(y))
@@ -177,36 +221,25 @@ def _stands_at_a_floor(case: Case, y: np.ndarray) -> bool:
     return not case.is_pretrained and (at_unigram or at_bigram)
 
 
-def _falls_later(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the loss falls beyond its noise in what follows the first third and, where it is known, the unigram
-    level."""
-    band = None if case.is_pretrained else case.unigram_band
-    above = np.flatnonzero(y > (np.inf if band is None else band[1]))
-    # A log of the first steps may end above that level, and still fall.
-    has_reached = len(above) > 0 and int(above[-1]) < len(y) - 3
-    start = max(len(y) // 3, int(above[-1]) + 1 if has_reached else 0)
-    rest_x, rest = x[start:], y[start:]
-    if len(rest) < 2:
-        return False
-    # No known run of this kind of model falls more slowly than a power of 0.1 on a tenth of its loss; what does stands
-    # still.
-    least = 0.1 * abs(float(np.median(rest))) * (1 - (max(rest_x[0], 1.0) / max(rest_x[-1], 1.0)) ** 0.1)
-    if len(rest) >= 5:
-        slope = trend(rest_x, rest)
-        if slope is not None and slope.is_falling and -slope.slope * (rest_x[-1] - rest_x[0]) > least:
-            return True
-    half = len(rest) // 2
-    noise = noise_of(rest_x, rest)  # None for two to four points
-    fall = float(np.median(rest[:half]) - np.median(rest[half:]))
-    return fall > max(2 * (noise if noise is not None else ASSUMED_NOISE), least)
+def _goes_on(case: Case) -> bool:
+    """Whether the end of the curve is that of a run that goes well: it falls, or is too noisy to say that it does not;
+    or it stands still for a reason: its rate is gone, or what is known to be possible is reached."""
+    has_reason = schedule_has_ended(case) or _is_stable_phase(case) or is_as_known(case)
+    end = late(case)
+    if has_reason or end is None:
+        return has_reason
+    if case.is_pretrained:
+        return end.fall > -SIGMAS * end.error
+    is_undecided = end.fall > -end.error and len(case.curve[1]) >= FEWEST_UNDECIDED
+    return not end.is_flat and (end.is_falling or is_undecided)
 
 
-def _is_through(case: Case) -> bool:
-    schedule = case.schedule
-    return schedule is not None and schedule.decay_lr and case.last_step >= 0.95 * schedule.decay_ends
+def _is_within_expectation(case: Case, y: np.ndarray) -> bool:
+    expected = told(case, case.last_step)
+    return expected is None or float(np.median(y[-3:])) < expected.loss + SIGMAS * expected.spread
 
 
-def _decays_later(case: Case) -> bool:
+def _is_stable_phase(case: Case) -> bool:
     """In the stable phase of a schedule that decays at its end, a flat loss is by design."""
     planned = case.whole("max_iters")
     has_stable_phase = case.text("schedule") == "wsd" or case.run.conventions.trainer in STABLE_THEN_DECAY
@@ -216,15 +249,6 @@ def _decays_later(case: Case) -> bool:
 def _has_no_rate_left(case: Case) -> bool:
     at_end = case.lr_at(case.last_step)
     return at_end is not None and case.peak_lr is not None and at_end < NO_RATE * case.peak_lr
-
-
-def _is_as_known(case: Case) -> bool:
-    """The lowest val loss is one that a known run of this config has."""
-    known = case.reference
-    if known is None or not len(case.vals[1]):
-        return False
-    good = known.best_val if known.best_val is not None else known.end_val
-    return good is not None and float(case.vals[1].min()) <= good + 5 * known.spread
 
 
 def facts_of(case: Case) -> dict[str, Figure]:

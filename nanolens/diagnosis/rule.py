@@ -24,7 +24,7 @@ from nanolens.message import Message, placeholders
 Answers = Iterator[Finding | NotChecked]
 Look = Callable[[Case], Answers]
 Setting = tuple[str, object, object]  # its name, its value, and the one to give it
-PROGRESS = ("still_improving", "finished", "underfitting_capacity", "above_reference", "eval_noise")
+PROGRESS = ("still_improving", "finished", "plateau", "underfitting_capacity", "above_reference", "eval_noise")
 """How a healthy run goes on."""
 
 
@@ -38,11 +38,15 @@ class Code:
     overrules_progress: bool = False
     tested_by: tuple[str, ...] = ()
     excludes_health: bool = False
+    fine: str = ""
 
 
 _TABLES = tomllib.loads(files("nanolens.diagnosis").joinpath("codes.toml").read_text(encoding="utf-8"))
 LACKS = {fact: Message(sentence) for fact, sentence in _TABLES.pop("lacks").items()}
+GIVES: dict[str, str] = {LACKS[fact].msgid: flag for flag, facts in _TABLES.pop("gives").items() for fact in facts}
+"""By the sentence of what is lacking: the option of `diagnose` that gives it."""
 CODES = msgspec.convert(_TABLES, dict[str, Code])
+FINE = {name: Message(code.fine) for name, code in CODES.items() if code.fine}
 WORDS = {
     **_TABLES,
     **{

@@ -105,15 +105,25 @@ def _contributions(name: str, seen: Mapping[str, float], weights: Weights) -> di
     }
 
 
-def weighed_findings(case: Case) -> Iterator[Finding]:
+def chance_of_sound(case: Case) -> float:
+    """What the causes leave; 1 where they cannot be weighed."""
+    seen = _observed(case)
+    return 1.0 if seen is None else 1.0 - sum(each.probability for each in weigh(seen))
+
+
+def _observed(case: Case) -> Mapping[str, float] | None:
     """Of a run that trains a model from random weights."""
     view = View(case)
     if case.is_ahead or case.is_pretrained or view.top is None or len(view.curve[0]) < 2:
-        return
-    seen = observed(view)
-    for each in weigh(seen):
+        return None
+    return observed(view)
+
+
+def weighed_findings(case: Case) -> Iterator[Finding]:
+    seen = _observed(case)
+    for each in () if seen is None else weigh(seen):
         sureness = next((name for name, least in THRESHOLDS.items() if each.probability >= least), None)
-        evidence = tuple(_evidence(each, seen, case))
+        evidence = tuple(_evidence(each, seen or {}, case))
         if sureness is not None and evidence:
             yield finding(f"{each.code}.weighed", sureness, *evidence, odds=each.probability)
 

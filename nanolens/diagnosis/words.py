@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from nanolens.diagnosis import FAULTS, Diagnosis
+from nanolens.diagnosis import FAULTS, Diagnosis, is_fault
+from nanolens.diagnosis.rule import FINE, GIVES
 from nanolens.facts.case import Case
 from nanolens.facts.finding import Finding, NotChecked
 from nanolens.facts.reading import what_was_read
@@ -19,23 +20,30 @@ from nanolens.show.findings import SURENESS_WORDS, ReadingData, change_parts, va
 from nanolens.show.words import say
 
 
-def answer_of(diagnosis: Diagnosis, more: Iterable[Part] = ()) -> Answer[Diagnosis]:
+def answer_of(diagnosis: Diagnosis, more: Iterable[Part] = (), is_all: bool = False) -> Answer[Diagnosis]:
     """`more` stands below the findings in words, and not in the JSON."""
-    return Answer(
-        diagnosis, lambda _: [*diagnosis_parts(diagnosis), *more], lambda lang: diagnosis_data(diagnosis, lang)
-    )
+
+    def parts(_: object) -> list[Part]:
+        return [*diagnosis_parts(diagnosis, is_all), *more]
+
+    return Answer(diagnosis, parts, lambda lang: diagnosis_data(diagnosis, lang))
 
 
-def diagnosis_parts(diagnosis: Diagnosis) -> list[Part]:
+def diagnosis_parts(diagnosis: Diagnosis, is_all: bool = False) -> list[Part]:
+    """Beside faults, what is in order is one line, and so is what could not be checked; `is_all` shows both in full."""
     parts: list[Part] = []
     if diagnosis.reading is not None:
-        said = (diagnosis.reading.sentence, *diagnosis.reading.notes)
-        parts += [*(TextBlock(sentence, "note") for sentence in said), GAP]
-    for number, finding in enumerate(diagnosis.findings, 1):
+        parts.append(TextBlock(diagnosis.reading.sentence, "note"))
+    parts.append(TextBlock(diagnosis.headline, _role_of(diagnosis)))
+    if diagnosis.reading is not None:
+        parts += [TextBlock(note, "note") for note in diagnosis.reading.notes]
+    parts.append(GAP)
+    fine = [] if is_all else _in_order(diagnosis.findings)
+    for number, finding in enumerate((each for each in diagnosis.findings if each not in fine), 1):
         parts += [*finding_parts(finding, number), GAP]
-    if not diagnosis.findings:
-        parts += [_nothing(diagnosis), GAP]
-    parts += _not_checked(diagnosis.not_checked)
+    if fine:
+        parts += [TextBlock(msg("Nothing wrong with: {what}.", [FINE[each.code] for each in fine])), GAP]
+    parts += _not_checked(diagnosis.not_checked) if is_all else _could_be_checked(diagnosis.not_checked)
     for other in diagnosis.others:
         parts += [GAP, *_other_parts(other)]
     return parts
@@ -46,16 +54,46 @@ def _other_parts(diagnosis: Diagnosis) -> Iterator[Part]:
     yield TextBlock(msg("{name:code}, lines {span}", diagnosis.run.name, diagnosis.run.reading.span), "head")
     if diagnosis.reading is not None:
         yield TextBlock(diagnosis.reading.sentence, "note", indent=2)
+    yield TextBlock(diagnosis.headline, _role_of(diagnosis), indent=2)
     yield from (_claim(finding, number, indent=2) for number, finding in enumerate(diagnosis.findings, 1))
-    if not diagnosis.findings:
-        yield replace(_nothing(diagnosis), indent=2)
 
 
-def _nothing(diagnosis: Diagnosis) -> TextBlock:
-    """Never a clean bill for what was not read."""
-    if diagnosis.reading is not None and not diagnosis.reading.updates and not diagnosis.reading.evaluations:
-        return TextBlock(msg("No loss was read: how the training goes was not judged."), "head")
-    return TextBlock(msg("Nothing stands out."), "good")
+def _role_of(diagnosis: Diagnosis) -> Role:
+    """Of the headline."""
+    first = next((each for each in diagnosis.findings if is_fault(each)), None)
+    if first is not None:
+        return first.sureness
+    return "good" if any(each.code == "healthy" for each in diagnosis.findings) else "head"
+
+
+def _in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """What is fine matters little beside faults; alone it is the answer."""
+    findings = list(findings)
+    if not any(map(is_fault, findings)):
+        return []
+    return [each for each in findings if each.code in FINE and each.sureness != "possible"]
+
+
+MOST_OPTIONS = 3
+
+
+def _could_be_checked(unchecked: Iterable[NotChecked]) -> list[Part]:
+    """One line: the options with which most of the rest could be answered."""
+    unchecked = list(unchecked)
+    options = Counter(GIVES[each.because.msgid] for each in unchecked if each.because.msgid in GIVES)
+    best = [option for option, _ in options.most_common(MOST_OPTIONS)]
+    if not unchecked:
+        return []
+    count = len(unchecked)
+    said = msg("Not checked, for lack of data: {count:count cause|causes} ({all:code} names them)", count, "--all")
+    if best:
+        said = msg(
+            "Not checked: {count:count cause|causes}; most would be with {options:code} ({all:code} names them)",
+            count,
+            best,
+            "--all",
+        )
+    return [TextBlock(said, "note")]
 
 
 def finding_parts(finding: Finding, number: int) -> Iterator[Part]:
@@ -156,10 +194,12 @@ class OtherRunData(msgspec.Struct):
     name: str
     lines: str
     reading: ReadingData
+    headline: str
     findings: list[FindingData]
 
 
 class DiagnosisData(msgspec.Struct):
+    headline: str
     run: RunData
     findings: list[FindingData]
     not_checked: list[NotCheckedData]

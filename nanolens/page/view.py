@@ -234,6 +234,7 @@ def _time(columns: Columns, lang: str) -> JsonObject | None:
 
 def findings_of(diagnosis: Diagnosis, held: Sequence[PlanCheck], lang: str, last_step: int | None = None) -> JsonObject:
     return {
+        "headline": say(diagnosis.headline, lang),
         "findings": [_finding(finding, is_fault(finding), last_step, lang) for finding in diagnosis.findings],
         "not_checked": [{"code": item.code, "because": say(item.because, lang)} for item in diagnosis.not_checked],
         "plan": [{"words": say(each.words, lang), "verdict": each.verdict} for each in held],

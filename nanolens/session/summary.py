@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nanolens.config.load import Preset, unchanged_preset
-from nanolens.diagnosis import diagnose
+from nanolens.diagnosis import diagnose, headline_of
 from nanolens.facts.finding import Finding
 from nanolens.facts.laws import two_digits
 from nanolens.message import Message, msg
@@ -182,6 +182,7 @@ def _seen(ending: RunSummary) -> Iterator[TextBlock]:
         yield GAP
     if ending.findings:
         yield TextBlock(msg("Findings by nanolens"), "head")
+        yield TextBlock(headline_of(ending.findings), indent=2)
     for finding in ending.findings[:FINDINGS_SHOWN]:
         said = msg("{sureness}: {claim}", SURENESS_WORDS[finding.sureness], finding.claim)
         yield bullet(msg("{claim} ({code:code})", said, finding.code))

@@ -34,7 +34,7 @@ def test_json_has_the_promised_shape(log, capsys):
         == 0
     )
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer) == {"run", "findings", "not_checked", "others"}
+    assert set(answer) == {"headline", "run", "findings", "not_checked", "others"}
     codes = {finding["code"]: finding for finding in answer["findings"]}
     wrong = codes["mfu_wrong_peak"]
     assert set(wrong) == {"code", "sureness", "claim", "evidence", "change", "wrong_if"}

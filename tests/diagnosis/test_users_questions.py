@@ -52,7 +52,7 @@ FINEWEB = {
 def answer(log, config, hardware=None):
     diagnosis = diagnose(read_log(log, Given(config=config, hardware=hardware)))
     sure = [finding.code for finding in diagnosis.findings if finding.sureness != "possible"]
-    return sure, re.sub(r"\s+", " ", answer_of(diagnosis).text(width=200))
+    return sure, re.sub(r"\s+", " ", answer_of(diagnosis, is_all=True).text(width=200))
 
 
 def test_what_do_these_lines_mean():

@@ -127,6 +127,7 @@ Latest sample, step 2,000
   the string of the class, or None.
 
 Findings by nanolens
+  No fault was found: the loss is still falling.
   - likely: the loss is still falling (still_improving)
   ! my tracker had trouble
 

@@ -17,11 +17,12 @@ from nanolens.diagnosis.rules import (
     progress,
     timing,
     tokens,
+    trends,
 )
 from nanolens.facts.case import Case
 
 THEMES = (
-    *(numbers, jumps, levels, progress, generalisation, leaks, tokens),
+    *(numbers, jumps, levels, progress, trends, generalisation, leaks, tokens),
     *(learning_rate, consistency, noise, mfu, timing, machine),
 )
 RULES: tuple[Rule, ...] = tuple(each for theme in THEMES for each in vars(theme).values() if isinstance(each, Rule))

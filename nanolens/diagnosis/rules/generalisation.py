@@ -43,6 +43,23 @@ def overfitting(case: Case) -> Answers:
         yield from _gap_only(case)
 
 
+KNOWN_BY_HEART = 0.12  # nats per token: no text that is new to a model costs so little
+
+
+@rule("overfitting")
+def memorised(case: Case) -> Answers:
+    """Batches of tokens, not letters, that cost next to nothing, without a held-out text to say so."""
+    steps, losses = case.losses
+    if len(losses) < 3 or len(case.val_rows) or case.is_char:
+        return
+    last = losses[-min(5, len(losses)) :]
+    level = float(np.median(last))
+    if 0 < level < KNOWN_BY_HEART and float(last.max()) < 2 * KNOWN_BY_HEART:
+        where = locations.steps(steps[-len(last)], steps[-1])
+        loss = Seen(level, msg("about {least:nats} or more", 1.0), where, steps[-1])
+        yield finding("overfitting.memorised", "likely", loss, loss=level)
+
+
 def minimum(case: Case) -> Minimum | None:
     """Val above its minimum by more than 2 sigma for at least two evaluations, a gap above 2 sigma, train falling."""
     both = case.paired_evals

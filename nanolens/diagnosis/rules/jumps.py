@@ -16,6 +16,7 @@ from nanolens.message import Message, msg
 from nanolens.record.run import Mark
 
 MANY_POINTS = 20_000  # points
+GREW = 10.0  # times: a gradient norm that announces what comes
 EXPLODED = 4.0  # a loss this many times its level before, from one line to the next, is no fluctuation
 
 
@@ -42,10 +43,15 @@ def both_rose(case: Case) -> Answers:
     yield _divergence(case, steps, val, rise, msg("val loss"))
 
 
-@rule("loss_divergence", "grad_explosion", needs=("has_a_curve",))
+@rule("grad_explosion", needs=("losses>=2",))
 def explosion(case: Case) -> Answers:
-    """The loss rose and did not recover."""
+    """One update destroyed the model."""
     yield from _explosion(case, *case.losses)
+
+
+@rule("loss_divergence", needs=("has_a_curve",))
+def divergence(case: Case) -> Answers:
+    """The loss rose and did not recover."""
     for (at, values), what in ((case.losses, msg("batch loss")), (case.vals, msg("val loss"))):
         rise = lasting_rise(at, values)
         if rise is None or _is_resume(case, at[rise.at]) or (values is case.vals[1] and _is_overfitting(case)):
@@ -125,14 +131,15 @@ def _levels(y: np.ndarray, width: int) -> np.ndarray:
 
 
 def _explosion(case: Case, steps: np.ndarray, losses: np.ndarray) -> Iterator[Finding]:
-    """One line to the next, by a factor."""
-    if len(losses) < 4:
+    """One line to the next, by a factor; or by two nats, with a gradient that grew before."""
+    if len(losses) < 2:
         return
     before = losses[:-1]
     if len(losses) < 5000:
         before = np.array([np.median(losses[max(0, i - 5) : i]) for i in range(1, len(losses))])
     ratio = losses[1:] / np.maximum(before, 1e-9)
-    jumps = np.flatnonzero((ratio > EXPLODED) & (losses[1:] > before + 3) & (before > 0.05))[:100]
+    by_factor = (ratio > EXPLODED) & (losses[1:] > before + 3) & (before > 0.05) & (len(losses) >= 4)
+    jumps = np.flatnonzero(by_factor | ((losses[1:] > before + 2) & _gradient_grew(case)))[:100]
     # A line that is gone in the next is one bad batch: an update that destroys a model is seen for longer.
     i = next((j + 1 for j in jumps if _stays(losses[j + 2 : j + 5], float(before[j]), float(losses[j + 1]))), None)
     if i is None:
@@ -146,6 +153,19 @@ def _explosion(case: Case, steps: np.ndarray, losses: np.ndarray) -> Iterator[Fi
         above = [see(what, losses[i], case.ln_vocab, where, how, "nats")]
     sureness: Sureness = "certain" if ratio[i - 1] > 10 else "likely"
     yield finding("grad_explosion", sureness, jump, *above, sets=new_lr(case.peak_lr, 1 / 2), step=step)
+
+
+def _gradient_grew(case: Case) -> np.ndarray:
+    """For each loss but the first: whether the gradient norm of its line or of the one before is GREW times that of the
+    lines before it."""
+    norms = case.steps.grad_norm[case.rows("loss")]
+    grew = np.zeros(max(len(norms) - 1, 0), bool)
+    for i in range(1, len(grew)):
+        earlier = norms[max(0, i - 5) : i]
+        earlier = earlier[np.isfinite(earlier)]
+        if len(earlier):
+            grew[i] = max(norms[i], norms[i + 1]) > GREW * float(np.median(earlier))
+    return grew
 
 
 def _stays(after: np.ndarray, before: float, high: float) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the weights move, and whether the loss still falls."""
+"""Whether the weights move, and whether there are enough updates to judge."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanolens.diagnosis.rule import Answers, Seen, finding, rule
+from nanolens.diagnosis.rules.trends import is_as_known
 from nanolens.facts import locations
 from nanolens.facts.case import Case
 from nanolens.facts.finding import Finding, Sureness, known
-from nanolens.facts.statistics import Trend, block_medians, printed_decimals, trend
+from nanolens.facts.statistics import block_medians, printed_decimals
 from nanolens.message import msg
 
 USUAL_VOCABULARIES = (65, 256, 8192, 32000, 50257, 50304, 65536, 100277, 128256, 151936)
@@ -161,70 +162,7 @@ FEW_UPDATES = 100
 def too_short(case: Case) -> Answers:
     """Too few updates to conclude anything."""
     length = known(case.planned_updates)
-    if length > FEW_UPDATES or not (len(case.steps) or len(case.evals)):
+    if length > FEW_UPDATES or not (len(case.steps) or len(case.evals)) or is_as_known(case):
         return
     updates = Seen(length, msg("above {few:count}", FEW_UPDATES), msg("the whole run"))
     yield finding("run_too_short", "likely", updates, sets=("max_iters", length, 1000), length=length)
-
-
-FEWEST_OF_A_SCHEDULE = 10  # printed rates
-NO_RATE = 0.02  # of the largest: below it a rate counts as gone
-
-
-@rule("finished", only=("lr",))
-def schedule_is_over(case: Case) -> Answers:
-    """The schedule is over, and the loss is flat."""
-    rows = case.rows("lr")
-    if len(rows) < FEWEST_OF_A_SCHEDULE:
-        return
-    rates = case.steps.lr[rows]
-    last, highest, late_highest = float(rates[-1]), float(rates.max()), float(rates[len(rates) // 2 :].max())
-    if last > NO_RATE * highest or last >= late_highest:
-        return
-    steps, losses = case.losses
-    late = steps >= steps[-1] - (steps[-1] - steps[0]) / 5 if len(steps) else steps > 0
-    slope = trend(steps[late], losses[late])
-    if slope is None or slope.is_falling or slope.is_rising:
-        return
-    where, step = locations.at_row(case, rows[-1])
-    yield finding("finished", "likely", Seen(last, highest, where, step))
-
-
-@rule("still_improving", only=("schedule",))
-def lr_left(case: Case) -> Answers:
-    """A flat curve in the middle of a schedule: the decay that is still to come brings the loss down by itself."""
-    schedule, step, lr = known(case.schedule), case.last_step, case.lr_at(case.last_step)
-    is_between = schedule.decay_lr and 0.2 * schedule.decay_ends < step < 0.9 * schedule.decay_ends
-    if not is_between or not len(case.curve[1]) or _recent_fall(case) is not None:
-        return
-    if lr is None or schedule.learning_rate <= 0 or lr < 1.5 * max(schedule.min_lr, 0.02 * schedule.learning_rate):
-        return
-    where = msg("step {step:count} of {ends:count}", step, schedule.decay_ends)
-    yield finding("still_improving.lr_left", "likely", Seen(lr, schedule.min_lr, where, step))
-
-
-@rule("still_improving", needs=("curve>=6",))
-def still_falling(case: Case) -> Answers:
-    """Is it still improving, and is there enough data to judge?"""
-    recent = _recent_fall(case)
-    if recent is None:
-        return
-    slope, first, last = recent
-    expected = msg("0 for a run that has finished improving")
-    fall = Seen(-slope.slope * (last - first), expected, locations.steps(first, last), first)
-    name, sets, planned = "still_improving", None, case.whole("max_iters")
-    if planned is not None and case.last_step >= planned:
-        name, sets = "still_improving.at_its_end", ("max_iters", planned, 2 * planned)
-    yield finding(name, "likely", fall, sets=sets, points=slope.points, low=slope.low, high=slope.high)
-
-
-def _recent_fall(case: Case) -> tuple[Trend, float, float] | None:
-    """The slope of the last third and the steps between which it holds, where it falls beyond its noise."""
-    x, y = case.curve
-    if len(y) < 6:
-        return None
-    recent = x >= x[-1] - max((x[-1] - x[0]) / 3, 1)
-    if recent.sum() < 4:
-        recent = np.arange(len(x)) >= len(x) - max(4, len(x) // 3)
-    slope = trend(x[recent], y[recent])
-    return (slope, float(x[recent][0]), float(x[-1])) if slope is not None and slope.is_falling else None

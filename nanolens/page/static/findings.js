@@ -14,7 +14,7 @@ export function headline(found, showFinding, state) {
   const number = found.findings.indexOf(first) + 1;
   const more = faults.length > 1 ? el("a", { href: "#", class: "more", on: { click: (event) => { event.preventDefault(); document.querySelector(".findings")?.scrollIntoView({ behavior: "smooth" }); } } }, t("findings.more", { count: faults.length - 1 })) : null;
   const place = hasPlace(first) ? button(t("finding.show"), () => showFinding(first, number), { class: "link" }) : null;
-  return el("p", { class: `headline ${first.is_fault ? "fault" : isSound ? "sound" : ""} ${first.sureness}` }, el("span", {}, first.claim), " ", place, more);
+  return el("p", { class: `headline ${first.is_fault ? "fault" : isSound ? "sound" : ""} ${first.sureness}` }, el("span", {}, found.headline), " ", place, more);
 }
 
 export function isAlive(state) {
